@@ -32,7 +32,7 @@ _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class SendFailure(Exception):
-    """Nothing was sent. `transient`: it may be different the next time."""
+    """The HTTP client sent nothing. `transient`: it may be different the next time."""
 
     def __init__(self, what: str, *, transient: bool = True) -> None:
         super().__init__(what)
@@ -40,11 +40,11 @@ class SendFailure(Exception):
 
 
 class NoResponse(Exception):
-    """Something was sent, and what came of it is not known."""
+    """The HTTP client sent something, and what came of it is not known."""
 
 
 class Response(Struct, frozen=True):
-    """What came back. `headers` have lower-case names; `body` is as it came over the wire.
+    """A server's answer to the HTTP client: `headers` have lower-case names, `body` is as it came.
 
     `truncated` says that there was more of the body than is received, or that it broke off.
     """
@@ -67,7 +67,7 @@ def request(
     tls: ssl.SSLContext | None = None,
     may_send: Callable[[socket.socket], bool] = lambda line: True,
 ) -> Response:
-    """Make a request of `http://` or `https://` and return the answer, whatever its status. Blocks.
+    """Make an HTTP request of a server outside and return its answer, whatever the status. Blocks.
 
     All of it takes `timeout_s` at most, but for the name of the host; connecting, and each wait for
     more, `read_timeout_s`. Of the body `max_bytes` are kept. `tls` says whom to trust, by default
@@ -105,7 +105,7 @@ async def request_in_thread(
     timeout_s: float,
     max_bytes: int,
 ) -> Response:
-    """Make a request from an event loop, on a thread whose connection ends with the task.
+    """Make an HTTP client's request on a thread, whose connection ends with the event loop's task.
 
     Raises as `request` does, and TimeoutError after `timeout_s`, however long a name takes to be
     resolved: then nothing more is sent.
@@ -141,7 +141,7 @@ def connect(
     *,
     refusal_reason: Callable[[IpAddress], str | None] = lambda address: None,
 ) -> socket.socket:
-    """Return a connection to a host, secured by `tls` if that is given.
+    """Return the HTTP client's connection to a host, secured by `tls` if that is given.
 
     `refusal_reason` says why an address is none to go to; one such address refuses the host.
     `deadline` is when it has to be there, by the monotonic clock. Raises NotSent, and UnicodeError
@@ -189,7 +189,7 @@ def _resolve_host(
 
 
 def authority(host: str, port: int, *, secure: bool) -> str:
-    """Return what the Host header says (RFC 9110, 7.2). Raises UnicodeError for no name."""
+    """Return what the HTTP client's Host header says (RFC 9110, 7.2), or raise UnicodeError."""
     name = f"[{host.partition('%')[0]}]" if ":" in host else host.encode("idna").decode()
     return name if port == (443 if secure else 80) else f"{name}:{port}"
 
@@ -206,7 +206,7 @@ def exchange(
     max_bytes: int,
     read_timeout_s: float | None = None,
 ) -> Response:
-    """Put a request on a connection and return the answer; the connection is of no use after.
+    """Put the HTTP client's request on a connection, of no use after, and return the answer.
 
     `target` is path and query. Bytes that have not arrived are dropped with the connection, unless
     the answer has come. Raises NotSent, NoAnswer, and ValueError for no line of HTTP.
@@ -282,7 +282,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 def shut_down(sock: socket.socket) -> None:
-    """End what another thread reads from a connection or writes to it, so that it waits no longer.
+    """Shut down an HTTP client's connection under another thread, so that it waits no longer.
 
     Not by the TLS socket's own method: that forgets its keys under whoever is at it.
     """

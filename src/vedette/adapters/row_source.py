@@ -1,4 +1,4 @@
-"""What sources of rows have in common, whatever database the rows are of: pure."""
+"""Row sources, `bigquery` and `sql`: what they have in common, whatever the database; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vedette.domain.ports.plugin import TableProblem
 def vouched_column_problems(
     vouched: Sequence[str], handed_over: Collection[str] | None
 ) -> Iterator[TableProblem]:
-    """Yield what is wrong with the columns that a table's `vouched` lists.
+    """Yield what is wrong with the columns that `vouched` of a source `sql` or `bigquery` lists.
 
     `handed_over` are the columns that events have; None where those are all of the table's.
     """

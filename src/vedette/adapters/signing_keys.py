@@ -28,7 +28,7 @@ PUBLIC_FILE = "ledger.pub"
 
 
 def open_ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> SigningKey:
-    """Return the fleet's signing key, made on first use; its public half lies beside it.
+    """Return the ledger's signing key from its file in the state folder, made on first use.
 
     The caller holds the runner's lock of the folder: whoever rotates holds it too, and a key that
     is on its way to be named must not be taken for one that was left behind.
@@ -72,12 +72,12 @@ def open_ledger_key(folder: Path, name: str, in_force: Callable[[], str | None])
 
 
 def next_key_files(folder: Path) -> list[Path]:
-    """Return the files of next keys that are in a state folder."""
+    """Return the files of next signing keys that are in a state folder."""
     return sorted(folder.glob(f"{NEXT_KEY_PREFIX}*"))
 
 
 class KeyFolder:
-    """The keys of a state folder, for their rotation: prepare, then finish or drop.
+    """The signing keys of a state folder, for their rotation: prepare, then finish or drop.
 
     For whoever holds the runner's lock of the folder.
     """
@@ -115,7 +115,7 @@ class KeyFolder:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Read a private key. Raises BadStore if the file holds none."""
+    """Read a private signing key (Ed25519). Raises BadStore if the file holds none."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     raw = path.read_bytes()
@@ -125,12 +125,12 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def format_verifier_key(name: str, key: SigningKey) -> str:
-    """Return the verifier key line of a key."""
+    """Return the verifier key line of a signing key."""
     return verifier_key(name, key.public_key().public_bytes_raw())
 
 
 def write_private(path: Path, raw: bytes) -> None:
-    """Write a new file that its owner alone may read: durable and whole, or not there at all.
+    """Write a new file for a signing key, its owner's alone: durable and whole, or not at all.
 
     Raises FileExistsError if somebody else was here first.
     """

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class App:
-    """One opened fleet. Owns the store until `close`.
+    """One opened fleet, as the composition root wires it. Owns the store until `close`.
 
     `intake`, `dispatcher` and `services` are the line: the path of every event, from accept to
     the last outcome. What else runs is beside it, and never keeps it waiting.
@@ -140,8 +140,8 @@ async def open_app(
     second_engine: Callable[[Bundle], PolicyEngine | None] | None = None,
     fork_server: ForkServerProcess | None = None,
 ) -> App:
-    """Open the fleet that `settings` describe; what is given or `fork_server` replaces the usual
-    part.
+    """Wire and open the fleet that `settings` describe; what is given or `fork_server` replaces the
+    usual part.
 
     `stage` takes the embedded engine's place, `second_engine` makes the engine of the second
     opinion.

@@ -37,7 +37,7 @@ _LAST_POSITION = 2**62
 
 
 class PriorState(Struct, frozen=True):
-    """What an agent knew of a key when an event came: its judge's state, and its row."""
+    """What a dry run takes for known of a key before its event: the judge's state, and the row."""
 
     checkpoint: bytes | None = None
     position: int = 0
@@ -47,7 +47,7 @@ class PriorState(Struct, frozen=True):
 
 
 class DryRun(Struct, frozen=True):
-    """An agent to try something on, and what is live around it. `stopped` names its tools."""
+    """One agent wired for dry runs, with what is live around it. `stopped` names its tools."""
 
     agent: Agent
     fleet: Fleet
@@ -179,7 +179,7 @@ def _memory(memory: Memory) -> dict[str, Any]:
 def load_prior_state(
     history: StoreReader, agent: Agent, key: str, position: int | None
 ) -> PriorState:
-    """Return what an agent knew of a key before the event at a position; None: now."""
+    """Return what a dry run starts from: a key's state before the event's position; None: now."""
     end = _LAST_POSITION if position is None else position
     checkpoint, at, since, _ = history.judge_states.history(agent.name, key, end)
     row, is_exact = _row(history, agent, key, position, end)

@@ -1,4 +1,4 @@
-"""The judges that are at hand to judge again: of the releases and the lessons that are kept.
+"""Judges of kept releases, at hand to judge again: made of the snapshots and lessons that are kept.
 
 A release is found in its snapshot, or is the agent's folder as it is; its lessons are those of the
 memory banks as they are. A judge that is made of anything else than an entry names is not there.
@@ -38,8 +38,8 @@ _NO_CHECKPOINT = 2**62
 def rejudge_store(
     settings: Settings, store: StoreReader, clock: Clock, contents: FleetContents | None = None
 ) -> JudgeReport:
-    """Make every judgement of a store again (`vedette.operations.judge_replay`). Runs its own event
-    loop.
+    """Wire the judges of kept releases and replay every judgement of a store with them
+    (`vedette.operations.judge_replay`). Runs its own event loop.
 
     `contents` is the fleet as `read_fleet` found it; without it, it is read.
     """
@@ -55,7 +55,7 @@ def rejudge_store(
 def open_judges(
     settings: Settings, store: StoreReader, clock: Clock, contents: FleetContents | None = None
 ) -> Iterator[JudgeReleases]:
-    """Yield the judges that are at hand; their workers are ended after it."""
+    """Yield the kept releases' judges that are at hand; their workers are ended after it."""
     from vedette.config.fleet import read_fleet
 
     agents, banks, _ = contents or read_fleet(settings.root, settings, now_us=clock.now_us())
@@ -77,7 +77,7 @@ def open_judges(
 
 
 class JudgeReleases:
-    """Fits `judge_replay.Judges`. Belongs to the event loop that it is first asked on."""
+    """The judges of kept releases, for a replay. Belongs to the event loop it is first asked on."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What follows the ledger beside the line: telemetry, notices, the shipper; made of settings."""
+"""Wiring of the ledger's followers beside the line: telemetry, notices, the shipper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def build_followers(
     app: App, trouble: Callable[[str], None] = lambda message: None
 ) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-    """Return what follows the ledger beside the line, as (name, coroutine). Raises BadFleet.
+    """Wire the ledger's followers beside the line, as (name, coroutine). Raises BadFleet.
 
     `trouble` takes what a person should see of it.
     """
@@ -52,7 +52,7 @@ def build_followers(
 
 
 def build_shipper(settings: Settings, marks: Store) -> Shipper:
-    """Return what ships the ledger to where [audit] says. Raises BadFleet if it says nowhere."""
+    """Wire what ships the ledger to where [audit] says. Raises BadFleet if it says nowhere."""
     from vedette.adapters.bigquery.shipper import Shipper
     from vedette.app.stores import open_reader
 
@@ -61,7 +61,7 @@ def build_shipper(settings: Settings, marks: Store) -> Shipper:
 
 
 def open_warehouse(settings: Settings) -> Warehouse:
-    """Return the dataset that [audit] names. Raises BadFleet if it names none."""
+    """Wire the warehouse dataset that [audit] names. Raises BadFleet if it names none."""
     from vedette.adapters.bigquery.warehouse import Warehouse
 
     plan = settings.deployment.audit
@@ -72,7 +72,7 @@ def open_warehouse(settings: Settings) -> Warehouse:
 
 
 async def ship_ledger(settings: Settings) -> tuple[int, int]:
-    """Ship the ledger once, while no fleet runs; return how many entries, and the last one's seq.
+    """Ship the ledger from outside, while no fleet runs; return how many entries, and the last seq.
 
     Raises BadFleet where [audit] says nowhere, BadCommand, StoreBusy.
     """
@@ -91,7 +91,7 @@ async def ship_ledger(settings: Settings) -> tuple[int, int]:
 
 
 def check_shipped(settings: Settings) -> dict[str, Any]:
-    """Compare what was shipped with the ledger; return rows and differences by table."""
+    """Compare from outside what was shipped with the ledger; return rows, differences by table."""
     from vedette.adapters.bigquery.reconciliation import find_differences
     from vedette.adapters.bigquery.shipper import read_mark
     from vedette.adapters.bigquery.tables import KINDS

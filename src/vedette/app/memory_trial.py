@@ -1,4 +1,4 @@
-"""What a candidate would have changed: recent events judged with it and without it."""
+"""Trial of a memory's candidate: recent events judged with it and without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def find_flips(
     store: StoreReader, agent: str, candidate: Mapping[str, Any], training: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return which of an agent's latest runs a candidate would have labelled otherwise.
+    """Try a candidate on an agent's own judge: return which latest runs it would label otherwise.
 
     The judge is made twice here, of what the fleet makes it of (`training`: folder, charter and
     lessons); nothing of it is stored. `why_not` says why it was not tried, None if it was.

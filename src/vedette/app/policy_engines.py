@@ -23,7 +23,7 @@ def policy_stage(
     metrics: Metrics,
     record: WasmRecord | None = None,
 ) -> PolicyStage:
-    """Return the stage of the engine that the settings name, around the embedded one's.
+    """Wire the stage of the policy engine that the settings name, around the embedded one's.
 
     `record` is the store, where there is one: it keeps what was compiled. Raises BadFleet if what
     that engine needs is not here.
@@ -44,7 +44,7 @@ def policy_stage(
 
 
 def has_shipped_rules(settings: Settings, bundle: Bundle) -> bool:
-    """Say whether a bundle has the rules that vedette shipped, and their Wasm is to decide."""
+    """Say whether a bundle has the rules vedette shipped, and [policy] lets their Wasm decide."""
     from vedette.adapters.policy_engines.opa_wasm.repository import shipped_file
 
     return settings.deployment.policy.engine in ("auto", "wasm") and shipped_file(bundle).exists()
@@ -53,7 +53,7 @@ def has_shipped_rules(settings: Settings, bundle: Bundle) -> bool:
 def trial_stage(
     settings: Settings, embedded: PolicyStage, record: WasmRecord | None = None
 ) -> PolicyStage:
-    """Return the stage by which a bundle is tried where nothing may be written and no server asked.
+    """Wire the stage by which a bundle is tried where nothing may be written and no server asked.
 
     What it loads decides as the fleet would, but for an OPA server.
     """
@@ -77,7 +77,7 @@ def _wasm_stage(
 
 
 def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], PolicyEngine]:
-    """Return what makes engines by OPA's Wasm: of the record, of this installation, or by opa.
+    """Wire what makes policy engines by OPA's Wasm: of the record, this installation, or by opa.
 
     What it returns raises BadPolicy for a bundle whose Wasm is nowhere.
     """
@@ -103,7 +103,7 @@ REPLAY_ENGINES = ("regorus", "wasm", "opa")
 def replay_engine(
     settings: Settings, record: WasmRecord, name: str
 ) -> Iterator[Callable[[Bundle], PolicyEngine]]:
-    """Yield what makes one of REPLAY_ENGINES of a recorded bundle. Raises BadCommand without opa.
+    """Wire what makes one of REPLAY_ENGINES of a recorded bundle. Raises BadCommand without opa.
 
     A server of the program opa ends with the block.
     """
@@ -126,19 +126,19 @@ def replay_engine(
 
 
 def build_other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
-    """Make the engine that does not decide under an admitted bundle; None where there is none."""
+    """Wire the engine that does not decide under an admitted bundle; None where there is none."""
     other = getattr(stage, "second_engine", None)
     made: PolicyEngine | None = other(bundle) if other is not None else None
     return made
 
 
 def engine_reason(stage: Any) -> str:
-    """Say for people why the engine that a stage loaded last decides."""
+    """Say for people why the policy engine that a wired stage loaded last decides."""
     return getattr(stage, "choice_reason", "") or "as [policy] engine says"
 
 
 def wasm_trouble(reason: str) -> str | None:
-    """Say what a person should see if OPA's Wasm was to decide and cannot; else None.
+    """Return the trouble of an opened fleet whose OPA Wasm was to decide and cannot; else None.
 
     `reason` is what `engine_reason` said of the engine that decides.
     """
@@ -152,7 +152,7 @@ def wasm_trouble(reason: str) -> str | None:
 def second_engine_maker(
     settings: Settings, stage: PolicyStage, embedded: PolicyStage, *, read_only: bool = False
 ) -> Callable[[Bundle], PolicyEngine | None]:
-    """Return what makes the engine that gives the second opinion beside the one of `stage`.
+    """Wire what makes the engine that gives the second opinion beside the one of `stage`.
 
     Beside OPA's Wasm it is the embedded one. Beside the embedded one, or a server, it is OPA's Wasm
     where this installation has it or can compile it; else beside a server the embedded one (which
@@ -178,7 +178,7 @@ def second_engine_maker(
 
 
 def close_stage(stage: Any) -> None:
-    """Let go of what a stage holds, if it holds anything."""
+    """Let go of what a wired policy stage holds, if it holds anything."""
     close = getattr(stage, "close", None)
     if close is not None:
         close()

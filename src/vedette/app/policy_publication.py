@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FolderSigner:
-    """Signs with the key of a state folder (`policy.key`), which is loaded when it is needed."""
+    """The wired signer of policy: with `policy.key` of a state folder, loaded when it is needed."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -74,7 +74,7 @@ class FolderSigner:
 
 
 def open_bundle_repository(settings: Settings) -> BundleRepository | None:
-    """Return the bundle repository that the settings name, if they name one."""
+    """Wire the bundle repository that [policy] of the settings names, if it names one."""
     if settings.deployment.policy.bundles is None:
         return None
     from vedette.adapters.bundles.repository import open_repository
@@ -83,14 +83,14 @@ def open_bundle_repository(settings: Settings) -> BundleRepository | None:
 
 
 def bundle_name(fleet: str) -> str:
-    """Return the name under which a fleet's live bundle is found, in a repository and over HTTP."""
+    """Return the name under which a fleet publishes its bundle, in a repository and over HTTP."""
     return f"{fleet}.tar.gz"
 
 
 def build_distributor(
     settings: Settings, record: Store, now_us: Callable[[], int]
 ) -> BundleDistributor:
-    """Return what signs this fleet's revisions and hands them to others."""
+    """Wire what signs this fleet's policy revisions and hands them to others."""
     distributor = BundleDistributor(
         record,
         FolderSigner(settings.state),

@@ -1,4 +1,4 @@
-"""The roll-out of a fleet's policy, and what the live one carries for the engine."""
+"""The roll-out of a fleet's policy as it is wired, and what the live one carries for the engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVIDENCE_LIMIT = 200
 
 
 class NoPolicy:
-    """What is live before a first bundle is: nothing is decided, so everything is denied."""
+    """The engine that the composition root begins with: before a first bundle it denies all."""
 
     name = "none"
     digest = ""
@@ -59,7 +59,7 @@ async def open_rollout(
     second_engine: Callable[[Bundle], PolicyEngine | None] | None,
     lessons: Lessons,
 ) -> tuple[Rollout, list[str]]:
-    """Take up the live revision, then the folder if it says something else.
+    """Wire the roll-out: take up the live revision, then the folder if it says something else.
 
     Returns the troubles there were beside it.
     """
@@ -187,7 +187,7 @@ async def _offer_policy_folder(settings: Settings, store: Store, rollout: Rollou
 
 
 def find_live_loosening(store: Store, bundle: Bundle) -> Loosening:
-    """Return what a bundle loosens against the live one; nothing is loosened by the first."""
+    """Return to the wired roll-out what a bundle loosens of the live one; nothing by the first."""
     from vedette.policy.bundle_data import mount
 
     number, digest = store.policy.live_revision()
@@ -201,7 +201,7 @@ def find_live_loosening(store: Store, bundle: Bundle) -> Loosening:
 
 
 def evidence(store: Store, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
-    """Say how the last recorded questions would be answered under another bundle."""
+    """Say to the wired roll-out how another bundle would answer the last recorded questions."""
     requests = []
     for seq, _ in store.ledger.entries_page(
         {"kind": "action.decided"}, before=None, after=None, limit=EVIDENCE_LIMIT
@@ -213,7 +213,7 @@ def evidence(store: Store, live: PolicyEngine, other: PolicyEngine) -> tuple[str
 
 
 def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
-    """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
+    """Return what the wired roll-out gives the engine of a bundle: registry and budgets."""
     from vedette.policy.bundle_data import mount
 
     data = mount(store.policy.bundle_files(digest) or {})
@@ -224,7 +224,7 @@ def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetP
 def read_bundle_budgets(
     files: Mapping[str, bytes], agents: Mapping[str, Agent]
 ) -> tuple[BudgetPolicy, list[Finding]]:
-    """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
+    """Return the budgets of a bundle as wired (policies/budgets/data.yaml), and what is wrong."""
     from vedette.policy.bundle_data import mount
 
     file = "budgets/data.yaml"

@@ -1,4 +1,4 @@
-"""What the policy folder, the record and the bundle repository say beside the live policy."""
+"""State of the policy folder, the record and the bundle repository, beside the live policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_REFUSALS = 3
 
 
 def folder_digest(settings: Settings) -> str | None:
-    """Return the digest of the policy folder; None where it cannot be read."""
+    """Return the digest of the settings' policy folder; None where it cannot be read."""
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
     try:
@@ -27,7 +27,7 @@ def folder_digest(settings: Settings) -> str | None:
 
 
 def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
-    """Return whether the folder differs from what is live, whether it waits, and that in words."""
+    """Return whether the policy folder differs from what is live, or waits, and that in words."""
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, is_waiting, waiting_reason
 
@@ -51,7 +51,7 @@ def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
 
 
 def policy_status(settings: Settings, store: StoreReader) -> dict[str, Any]:
-    """Return the live revision, who published it and why, the folder, and the last refusals."""
+    """Return the live policy from outside: who published it, why, the folder, the last refusals."""
     number, digest = store.policy.live_revision()
     published = _last_entries(store, "policy.published", 1)
     entry, body = published[0] if published else ({"at": 0}, {})

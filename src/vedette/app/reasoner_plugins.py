@@ -35,7 +35,7 @@ class WorkerContext(ReasonerContext, frozen=True):
 
 
 class JudgePlugin(ReasonerPlugin):
-    """The agent's own judge.py, made of memories."""
+    """The plugin of the shipped reasoner `judge`: an agent's own judge.py, made of memories."""
 
     defines = ("judge", "Judge", "add class Judge(vedette.judging.Judge)")
     asks_model = False
@@ -52,7 +52,7 @@ class JudgePlugin(ReasonerPlugin):
 
 
 class AdkPlugin(ReasonerPlugin):
-    """The root_agent of the agent's agent.py, asked through ADK."""
+    """The plugin of the shipped reasoner `adk`: the root_agent of agent.py, asked through ADK."""
 
     defines = ("agent", "root_agent", "assign root_agent")
 
@@ -88,7 +88,7 @@ def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:
 
 
 async def build_reasoners(context: WorkerContext) -> dict[str, Reasoner]:
-    """Make what the fleet's agents name as their reasoner, and the judges' in any case."""
+    """Wire what the fleet's agents name as their reasoner, and the judges' in any case."""
     known = plugins(REASONERS)
     found: dict[str, Reasoner] = {}
     for name in sorted({"judge", *(agent.reasoner for agent in context.fleet.agents.values())}):

@@ -433,7 +433,7 @@ def _relative_path(root: Path, path: Path) -> Path:
 
 
 def snapshot_agent(agent: Agent, state: Path) -> Agent:
-    """Return an agent that runs out of a snapshot of its folder. Raises BadFleet.
+    """Return an agent whose release runs out of a snapshot of its folder. Raises BadFleet.
 
     Also for a folder that was changed between the reading of agent.yaml and the snapshot.
     """
@@ -445,7 +445,7 @@ def snapshot_agent(agent: Agent, state: Path) -> Agent:
 
 
 def snapshot_fleet(loaded: LoadedFleet, state: Path) -> None:
-    """Have every agent of a fleet run out of a snapshot. Raises BadFleet."""
+    """Have the release of every agent of a fleet run out of a snapshot. Raises BadFleet."""
     remove_unfinished_snapshots(state)
     for agent in list(loaded.fleet.agents.values()):
         loaded.fleet.replace(snapshot_agent(agent, state))
@@ -454,7 +454,7 @@ def snapshot_fleet(loaded: LoadedFleet, state: Path) -> None:
 async def record_start(
     services: Services, rollout: Rollout, lessons: Lessons, drafts: Sequence[Draft]
 ) -> None:
-    """Record what this worker starts with, and what its agents may be taught. Raises BadFleet.
+    """Record the releases a worker starts with, and what its agents may be taught. Raises BadFleet.
 
     It is a release of every agent: it fits the live revision, or it is none.
     """
@@ -473,7 +473,7 @@ async def record_start(
 
 
 async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a release of an agent's folder. Raises as `Releases.release`."""
+    """Have `Releases` make a release of an agent's folder. Raises as `Releases.release`."""
     if commands.releases is None:
         raise BadCommand("this fleet's agents are released elsewhere")
     return await commands.releases.release(order, args["agent"])

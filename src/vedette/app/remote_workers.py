@@ -1,4 +1,4 @@
-"""What wires judges on other hosts: `vedette worker`, and who vouches for them.
+"""Wiring of judges on other hosts: `vedette worker`, and who vouches for them.
 
 The gateway holds store, credentials and tools; an agent's judge lives where its identity does. With
 `vedette run` both are on one host, and `[gateway] agents` has no effect.
@@ -29,7 +29,7 @@ _GOOGLE_LIFE_US = 3_600_000_000
 
 
 def build_issuer(settings: Settings, now_us: Callable[[], int]) -> Issuer:
-    """Return the fleet's embedded issuer: its keys, and what is revoked."""
+    """Wire the fleet's embedded issuer: its keys, and what is revoked."""
     from vedette.adapters.identity.spiffe import Issuer
 
     plan = settings.deployment.tokens
@@ -39,7 +39,7 @@ def build_issuer(settings: Settings, now_us: Callable[[], int]) -> Issuer:
 
 
 def build_tokens(settings: Settings, now_us: Callable[[], int]) -> TokenAuthority:
-    """Return what vouches for the fleet's agents. Belongs to the event loop that first uses it."""
+    """Wire what vouches for the fleet's agents. Belongs to the event loop that first uses it."""
     from vedette.adapters.identity.jwt import Jwks, Verifier
 
     issuer = build_issuer(settings, now_us)
@@ -82,7 +82,7 @@ def build_tokens(settings: Settings, now_us: Callable[[], int]) -> TokenAuthorit
 
 
 def add_google_tokens(settings: Settings, tools: ToolExecutor) -> ToolExecutor:
-    """Return tools that get a token for each call of a target that asks for one of Google's.
+    """Wire tools that get a token for each call of a target that asks for one of Google's.
 
     Raises BadFleet if it is not said which service accounts the agents have.
     """
@@ -111,7 +111,7 @@ def add_google_tokens(settings: Settings, tools: ToolExecutor) -> ToolExecutor:
 
 
 class RoutingReasoner:
-    """The Reasoner port on judges here and judges elsewhere.
+    """The Reasoner port, wired to judges here and to judges of remote workers.
 
     `releases` has those that are elsewhere, with the release that their workers must have: the
     worker server, on a thread of its own, looks at it for each connection, and while it lasts.
@@ -175,7 +175,7 @@ def add_remote_reasoners(
     lessons: Lessons,
     clock: Clock,
 ) -> dict[str, Reasoner]:
-    """Put the judges that live elsewhere beside those here, if this is a gateway.
+    """Wire the judges of remote workers beside those here, if this is a gateway.
 
     Raises BadFleet for an agent that is named and has no judge.
     """
@@ -212,14 +212,14 @@ def add_remote_reasoners(
 
 
 def close_remote_pools(reasoners: Mapping[str, Reasoner]) -> None:
-    """Hang up on workers elsewhere, if there are any."""
+    """Hang up on the remote workers that were wired, if there are any."""
     for reasoner in reasoners.values():
         if isinstance(reasoner, RoutingReasoner):
             reasoner.pool.close()
 
 
 def gateway_settings(settings: Settings) -> Settings:
-    """Return the settings of a gateway: the judges of `[gateway] agents` live elsewhere.
+    """Return the settings a gateway is wired by: the judges of `[gateway] agents` live elsewhere.
 
     All of them, if the table names none.
     """

@@ -1,4 +1,4 @@
-"""Empties the state folder, and nothing that is not one (`vedette run --fresh`)."""
+"""Reset: empties the state folder, and nothing that is not one (`vedette run --fresh`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECEIVER_PREFIX = "receiver."
 
 
 def wipe_state(settings: Settings) -> list[str]:
-    """Delete what the program wrote: store, keys, copies, caches; return the names.
+    """Empty a fleet's state folder from outside: store, keys, copies, caches; return the names.
 
     Raises StoreBusy if a runner lives, and BadCommand if the folder is not plainly a state folder.
     """

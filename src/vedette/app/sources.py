@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
-    """Make the sources that the settings name, and the fleet's schedules.
+    """Wire the sources that the settings name, and the fleet's schedules.
 
     Those that need time to be loaded and have nothing to deliver at once come second.
     """
@@ -34,7 +34,7 @@ def build_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sou
 
 
 def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | None]]:
-    """Return what tells an agent's tick what happened, if policy lets the agent read it.
+    """Wire what tells an agent's tick what happened, if policy lets the agent read it.
 
     It is asked for as the scope `ledger/outcomes`; the answer is recorded like any other read.
     """
@@ -66,7 +66,7 @@ def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[s
 
 
 def build_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
-    """Make one source of its plan. Raises BadFleet, which names the plugin's wheel."""
+    """Wire one source of its plan. Raises BadFleet, which names the plugin's wheel."""
     from vedette.config.plugins import plugins
 
     found = plugins(SOURCES)
@@ -76,7 +76,7 @@ def build_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
 
 
 def source_context(app: App, until_idle: bool = False) -> SourceContext:
-    """Return what sources of a fleet are built with."""
+    """Return what the fleet's sources are wired with."""
 
     def cron_walls(text: str) -> Any:
         from vedette.adapters.schedule.source import cron_walls

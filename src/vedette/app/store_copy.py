@@ -1,4 +1,4 @@
-"""Copy a fleet's store from SQLite to PostgreSQL: everything, in one transaction, verified.
+"""Copy of a fleet's store from SQLite to PostgreSQL: everything, in one transaction, verified.
 
 The state folder stays: keys, witness file and memory banks go on with the new store. The old file
 is left as it is; it cannot be run again by mistake, since the witness file has moved on.
@@ -31,7 +31,7 @@ _BATCH = 2000
 
 
 class CopyResult(Struct, frozen=True):
-    """What was copied: entries, the root of their tree, rows by table."""
+    """What a store copy took to PostgreSQL: entries, the root of their tree, rows by table."""
 
     size: int
     root: str
@@ -39,12 +39,12 @@ class CopyResult(Struct, frozen=True):
 
 
 def tables() -> list[str]:
-    """Return the names of the shared tables, in the order in which they are declared."""
+    """Return the names of the tables that a store copy takes, in the order of their declaration."""
     return re.findall(r'^CREATE TABLE "?(\w+)"?', TABLES, re.MULTILINE)
 
 
 async def copy_store(settings: Settings, url: str, who: Principal, reason: str) -> CopyResult:
-    """Copy the SQLite store of a state folder into an empty database.
+    """Copy from outside the SQLite store of a state folder into an empty database.
 
     Either all of it is there and verified, or nothing. Raises StoreBusy if the fleet runs,
     BadCommand for a target that holds a store, BadStore if either does not verify.

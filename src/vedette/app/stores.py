@@ -1,4 +1,4 @@
-"""Which store a fleet has: a SQLite file in its state folder, or a PostgreSQL database."""
+"""Store of a fleet, by its settings: SQLite in its state folder, or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def ledger_key_name(fleet: str) -> str:
-    """Return the name under which a fleet's ledger is signed."""
+    """Return the name of the key that is wired into a store to sign a fleet's ledger."""
     return f"vedette/{fleet}"
 
 
 def open_store(settings: Settings, now_us: Callable[[], int]) -> FleetStore:
-    """Open the store to run the fleet, with the key that signs its ledger.
+    """Wire the store that the settings name, to run the fleet, with the key that signs its ledger.
 
     Raises StoreBusy, BadStore, BadFleet, Unavailable.
     """
@@ -53,7 +53,7 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> FleetStore:
 
 
 def open_idle_store(settings: Settings) -> FleetStore:
-    """Open a store that is there to write, while no fleet runs. Raises BadCommand, StoreBusy."""
+    """Open from outside a store to write, while no fleet runs. Raises BadCommand, StoreBusy."""
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.state_folder import secure_folder
 
@@ -75,7 +75,7 @@ def _key_in_force(settings: Settings) -> str | None:
 
 
 def open_reader(settings: Settings) -> StoreReader:
-    """Open the store to read, beside a running fleet or with none; `close` it.
+    """Open from outside the settings' store to read, beside a running fleet or none; `close` it.
 
     Raises BadStore if there is none.
     """
@@ -90,7 +90,7 @@ def open_reader(settings: Settings) -> StoreReader:
 
 @contextmanager
 def store_reader(settings: Settings) -> Iterator[StoreReader]:
-    """Open the store to read for as long as the block runs.
+    """Open from outside the store that the settings name, to read for as long as the block runs.
 
     Raises BadStore, also for what the library that reads the file says within the block.
     """
@@ -114,7 +114,7 @@ def store_reader(settings: Settings) -> Iterator[StoreReader]:
 
 
 def store_exists(settings: Settings) -> bool:
-    """Say whether the fleet has a store already."""
+    """Say whether the store that the settings name is there already."""
     if settings.store.kind == "postgresql":
         from vedette.store.postgres import has_store
 

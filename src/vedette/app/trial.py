@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def open_dry_run(
     settings: Settings, loaded: LoadedFleet, agent: Agent, store: StoreReader | None, now_us: int
 ) -> DryRun:
-    """Return an agent with what is live around it; without a store the folder's policy is."""
+    """Wire an agent for a dry run with what is live; without a store the folder's policy is."""
     number, digest = store.policy.live_revision() if store is not None else (0, "")
     files = store.policy.bundle_files(digest) if store is not None and number else None
     bundle = (
@@ -74,7 +74,7 @@ def open_dry_run(
 def run_cases(
     settings: Settings, loaded: LoadedFleet, agents: Collection[Agent], now_us: int
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
-    """Put agents through their own cases, under the policy as it lies in the folder.
+    """Put agents on trial with their own cases, under the policy as it lies in the folder.
 
     Returns the results, and for each agent that was skipped why. Raises BadPolicy for a policy that
     would not be admitted, BadFleet for cases that cannot be read. Runs an event loop of its own.

@@ -37,7 +37,7 @@ def build_judge_runner(
     lessons: Sequence[Memory],
     every: int,
 ) -> JudgeRunner:
-    """Return the judges of a worker: one, of one agent."""
+    """Wire the judges of a worker process: one, of one agent."""
 
     def make(_: str) -> Judge:
         return load_judge(Path(folder), charter, lessons, release)
@@ -48,12 +48,12 @@ def build_judge_runner(
 
 
 def build_tool_runner(agent: str, folder: str, release: str | None) -> ToolRunner:
-    """Return the tool runner of a worker: the tools of one agent."""
+    """Wire the tool runner of a worker process: the tools of one agent."""
     return InProcessTools(lambda _: load_module(Path(folder), "tools", release))
 
 
 def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
-    """Return the root_agent of an agent that a model reasons for, as plain data. Imports ADK."""
+    """Return in `worker_main` an agent's root_agent, which a model reasons for, as plain data."""
     from vedette.adapters.reasoners.adk.root_agent import describe_root_agent
 
     return describe_root_agent(folder, release)
@@ -62,7 +62,7 @@ def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
 def serve(
     connection: socket.socket, note: int, lock: int, entering: int, start_message: dict[str, Any]
 ) -> None:
-    """Be the worker that the start message describes, until the engine hangs up."""
+    """Be `worker_main`'s worker that the start message describes, until the engine hangs up."""
     # What agents' code prints must not be taken for the answer of a `--json` verb.
     os.dup2(2, 1)
     confine(int(start_message["memory"]))
@@ -92,7 +92,7 @@ def serve(
 
 
 def preload_modules(names: Sequence[str]) -> None:
-    """Import modules of ours, or what most judges need: they are slow to import."""
+    """Import in `worker_main` our modules, or what most judges need: they are slow to import."""
     for name in names or ("judging.examples", "judging.rank_anomaly"):
         # An agent's code may name what is not there; that is said to whoever makes its judge.
         with suppress(ImportError):
@@ -100,7 +100,7 @@ def preload_modules(names: Sequence[str]) -> None:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the fork server on the open file that the engine handed down."""
+    """Run `worker_main`: the fork server on the open file that the engine handed down."""
     (control,) = (int(arg) for arg in args)
     run_fork_server(socket.socket(fileno=control), serve, preload_modules)
     return 0

@@ -1,4 +1,4 @@
-"""What wires agents' code in worker processes; without them it runs in the engine's own."""
+"""Wiring of agents' code into worker processes; without them it runs in the engine's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KIT = re.compile(rb"^from vedette\.judging\.([a-z_]+) import ", re.MULTILINE)
 def open_pool(
     settings: Settings, fleet: Fleet, metrics: Metrics, fork_server: ForkServerProcess | None = None
 ) -> WorkerPool | None:
-    """Make the pool of workers, if the settings want them; it comes up beside the engine.
+    """Wire the pool of workers, if the settings want them; it comes up beside the engine.
 
     Its fork server is `fork_server`, if that was started before.
     """
@@ -59,7 +59,7 @@ def open_pool(
 
 
 class Containment(Struct, frozen=True):
-    """How tightly agents' code is closed in.
+    """How tightly agents' code is closed in, as the composition root and the doctor see it.
 
     `protection` is what the kernel does, None where nothing is required of it and `why` says so.
     `udp_agents` names agents whose tools may use UDP.
@@ -87,7 +87,7 @@ class Containment(Struct, frozen=True):
 
 
 def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
-    """Return how tightly the code of these agents is closed in on this machine."""
+    """Return how tightly the code of a fleet's agents is closed in, as wired on this machine."""
     isolation = settings.isolation
     if not isolation.use_processes:
         why = "agents' code runs in the engine's process ([isolation] workers = none)"
@@ -103,7 +103,7 @@ def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Conta
 
 
 def require_sandbox(settings: Settings, found: Containment) -> None:
-    """Raise BadFleet if the settings require a whole box and this is none."""
+    """Refuse with BadFleet to open a fleet whose settings require a whole box, if this is none."""
     gaps = found.gaps()
     if settings.isolation.require_sandbox and gaps:
         raise BadFleet(
@@ -126,7 +126,7 @@ def _kit(fleet: Fleet) -> list[str]:
 def build_tool_executor(
     fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
 ) -> ToolExecutor:
-    """Return what performs the tools of a fleet's agents."""
+    """Wire what performs the tools of a fleet's agents."""
     from vedette.adapters.tools.performers import PluginTools
     from vedette.config.plugins import plugins
     from vedette.domain.ports.plugin import TOOLS, ToolPerformer
@@ -175,7 +175,7 @@ def build_judge_reasoner(
     pool: WorkerPool | None,
     prepare: Callable[[str], None] | None = None,
 ) -> Reasoner:
-    """Return what runs the judges of a fleet's agents.
+    """Wire what runs the judges of a fleet's agents, in workers or in the engine's process.
 
     `prepare` is called with an agent whose judge is about to be made in a worker, if it has tools
     that the event loop waits for.
@@ -213,7 +213,7 @@ def build_judge_reasoner(
 
 
 def build_root_describer(settings: Settings) -> Describe:
-    """Return what has workers describe agents' root_agents, by name, with folder and release.
+    """Wire what has workers describe agents' root_agents, by name, with folder and release.
 
     Their fork server imports ADK, once for all of them, and is gone with them: no other worker is
     forked from what that takes. Raises BadFleet for an agent.py that cannot be imported or makes
@@ -248,8 +248,8 @@ def build_root_describer(settings: Settings) -> Describe:
 
 
 async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None:
-    """Make the judge of a release once, where `build_judge_reasoner` would run it, and let it go
-    again.
+    """Try the judge of a new release: make it once where the wired `build_judge_reasoner` would run
+    it, and let it go again.
 
     The judges that run stay as they are. Raises what making it raises. What runs elsewhere, or is
     no code of the agent's folder, is not tried.
@@ -271,7 +271,7 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
 def build_run_journal(
     settings: Settings, fleet: Fleet, pool: WorkerPool | None
 ) -> RunJournal | None:
-    """Return what remembers runs whose code could take the engine with it, if there is such code.
+    """Wire the journal of runs whose code could take the engine with it, if there is such code.
 
     A worker takes nobody with it; what asks a model runs in the engine's process.
     """

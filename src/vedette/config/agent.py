@@ -1,4 +1,4 @@
-"""Reads one agent's folder into an Agent, and says everything that is wrong with it."""
+"""An agent's folder, read into an Agent, and everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _scope_problems(shape: AgentFile, document: Document, context: FleetContext)
 def tool_problems(
     shape: AgentFile, document: Document, code: ModuleOutline | None, context: FleetContext
 ) -> list[Problem]:
-    """Say everything that is wrong with the tools as declared, each for itself and together."""
+    """Say everything that is wrong with the tools of agent.yaml, each for itself and together."""
     problems: list[Problem] = []
     tools: dict[str, ToolFile] = {}
     for index, tool in enumerate(shape.tools):

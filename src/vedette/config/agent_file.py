@@ -40,7 +40,7 @@ Duration = Annotated[
 
 
 def memory_bytes(text: str) -> int:
-    """Read an amount of memory such as `512MiB`, as bytes. Raises ValueError."""
+    """Read agent.yaml's amount of memory, such as `512MiB`, as bytes. Raises ValueError."""
     number, unit = text[:-3].strip(), text[-3:]
     power = {"MiB": 20, "GiB": 30}.get(unit)
     if power is None or not (number.isascii() and number.isdigit()):

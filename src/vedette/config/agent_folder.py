@@ -1,4 +1,4 @@
-"""Checks what lies in an agent's folder beside agent.yaml, without importing any of it."""
+"""An agent's folder beside agent.yaml, checked without importing any of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class ModuleOutline(Struct, frozen=True):
-    """The names that a Python file binds at its top level, and the definitions behind them.
+    """The names that a Python file of an agent binds at its top level, and what defines them.
 
     Of a file that could not be parsed (`broken`) nothing is known.
     """
@@ -48,7 +48,7 @@ def agent_folders(agents: Path) -> list[Path]:
 
 
 def folder_files(folder: Path) -> list[Path]:
-    """Return every file that is part of the agent, in order of its path."""
+    """Return every file of a folder that is part of the agent, in order of its path."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -129,7 +129,7 @@ def _has_namesake(name: str, folder: Path) -> bool:
 
 
 def read_code(path: Path, file: str) -> tuple[ModuleOutline, list[Problem]]:
-    """Parse a Python file; a syntax error is a problem at its line."""
+    """Parse a Python file of an agent's folder; a syntax error is a problem at its line."""
     text, problems = read_text(path, file)
     if problems:
         return ModuleOutline(file, broken=True), problems
@@ -201,7 +201,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def init_file_problems(path: Path, file: str) -> list[Problem]:
-    """`__init__.py` is there for Python and holds no statement, so importing it does nothing."""
+    """Check that an agent's `__init__.py` holds no statement, so importing it does nothing."""
     if not path.is_file():
         return [Problem(file, 0, "", "is missing", "add an empty __init__.py")]
     text, problems = read_text(path, file)
@@ -218,7 +218,7 @@ def init_file_problems(path: Path, file: str) -> list[Problem]:
 
 
 def link_problems(folder: Path, relative_path: str) -> list[Problem]:
-    """A link would make what runs differ from what was reviewed."""
+    """Check an agent's folder for links: what runs would differ from what was reviewed."""
     return [
         Problem(
             f"{relative_path}/{path.relative_to(folder).as_posix()}",

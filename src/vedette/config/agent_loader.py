@@ -1,4 +1,4 @@
-"""Imports an agent's code by path, under a private parent package.
+"""Loader of an agent's code, by path, under a private parent package.
 
 `agents/calendar/judge.py` becomes the module `vedette_fleet.calendar.judge`: relative imports
 work, nothing lands on `sys.path`, and no agent can shadow another module. Bytecode is neither
@@ -103,7 +103,7 @@ T = TypeVar("T")
 
 
 def isolate_imports(agent: str, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-    """Do something that imports another release of an agent; what was imported of it before stays.
+    """Do something that imports another release's code; what was imported of the agent stays.
 
     Returns what was done, and what puts the modules of that release in place.
     """
@@ -130,7 +130,7 @@ def isolate_imports(agent: str, work: Callable[[], T]) -> tuple[T, Callable[[], 
 
 
 def build_judge(agent: Agent, lessons: Sequence[Memory]) -> Judge:
-    """Make the judge of an agent, trained on `lessons`. Raises BadFleet."""
+    """Import an agent's judge.py and make its judge, trained on `lessons`. Raises BadFleet."""
     return load_judge(Path(agent.folder), agent.charter, lessons, agent.release)
 
 

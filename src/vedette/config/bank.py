@@ -1,4 +1,4 @@
-"""Reads a memory bank: bank.yaml and one reviewed memory per Markdown file with front matter."""
+"""A memory bank, read: bank.yaml and one reviewed memory per Markdown file with front matter."""
 
 from __future__ import annotations
 

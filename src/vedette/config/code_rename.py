@@ -1,4 +1,4 @@
-"""Gives the code of a copied agent its own name: only where the text can mean nothing else.
+"""Code of a copied agent given its own name: only where the text can mean nothing else.
 
 A quoted word may be a label, a key of data or a folder, whatever it is called like. What names the
 agent to ADK (`name=` of a call in agent.py) and the collection that it writes to (the first
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def rename_code(path: Path, code: str, names: dict[str, str], rows: dict[str, str]) -> str:
-    """Return a module's code with other names: `names` of agents, `rows` of collections.
+    """Return a copied agent's code with other names: `names` of agents, `rows` of collections.
 
     Each maps the old word to the new one. Code that cannot be parsed is returned as it is.
     """
@@ -46,7 +46,7 @@ def rename_code(path: Path, code: str, names: dict[str, str], rows: dict[str, st
 
 
 def find_remaining(code: str, words: dict[str, str]) -> list[int]:
-    """Return the lines whose strings still are one of the old words: somebody should look."""
+    """Return the lines of copied code whose strings still are an old word: somebody should look."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):

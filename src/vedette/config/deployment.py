@@ -1,4 +1,4 @@
-"""What the tables of `deployment_tables` come to: plans, with durations in microseconds."""
+"""Plans of a deployment: what `deployment_tables` come to, with durations in microseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vedette.domain.base.urls import is_loopback
 
 
 class PolicyPlan(Struct, frozen=True):
-    """Which engine decides (auto, embedded, opa, wasm), and where signed bundles are put."""
+    """[policy]: which engine decides (auto, embedded, opa, wasm); where signed bundles are put."""
 
     engine: str = "auto"
     opa_url: str = "http://127.0.0.1:8181"
@@ -34,7 +34,7 @@ class PolicyPlan(Struct, frozen=True):
 
 
 class TokensPlan(Struct, frozen=True):
-    """Who vouches for an agent's identity (embedded, google), and for how long."""
+    """[tokens]: who vouches for an agent's identity (embedded, google), and for how long."""
 
     kind: str = "embedded"
     life_us: int = 300_000_000
@@ -43,7 +43,7 @@ class TokensPlan(Struct, frozen=True):
 
 
 class PeoplePlan(Struct, frozen=True):
-    """Who may use the operator API over HTTP. `roles`: role -> values of the claim that give it."""
+    """[people]: who may use the operator API. `roles`: role -> values of the claim that give it."""
 
     issuer: str | None = None
     audience: str = "vedette"
@@ -54,7 +54,7 @@ class PeoplePlan(Struct, frozen=True):
 
 
 class GatewayPlan(Struct, frozen=True):
-    """Where workers of other hosts reach the gateway, and the agents that live there."""
+    """[gateway]: where workers of other hosts reach the gateway, and the agents that live there."""
 
     listen: tuple[str, int] | None = None
     agents: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class GatewayPlan(Struct, frozen=True):
 
 
 class TelemetryPlan(Struct, frozen=True):
-    """Traces (none, otlp) and logs (none, text, json)."""
+    """[telemetry]: traces (none, otlp) and logs (none, text, json)."""
 
     traces: str = "none"
     endpoint: str | None = None
@@ -76,7 +76,7 @@ class TelemetryPlan(Struct, frozen=True):
 
 
 class AuditPlan(Struct, frozen=True):
-    """Where the ledger is shipped to; nowhere without a dataset."""
+    """[audit]: where the ledger is shipped to; nowhere without a dataset."""
 
     project: str | None = None
     dataset: str | None = None
@@ -84,7 +84,7 @@ class AuditPlan(Struct, frozen=True):
 
 
 class Deployment(Struct, frozen=True):
-    """All of them."""
+    """All plans that the deployment tables of vedette.toml come to."""
 
     policy: PolicyPlan = PolicyPlan()
     tokens: TokensPlan = TokensPlan()
@@ -95,7 +95,7 @@ class Deployment(Struct, frozen=True):
 
 
 def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
-    """Return what the tables of a settings file come to. `path` resolves a relative one."""
+    """Return what vedette.toml's deployment tables come to. `path` resolves a relative one."""
     policy, tokens, people = shape.policy, shape.tokens, shape.people
     gateway, telemetry, audit = shape.gateway, shape.telemetry, shape.audit
     bundles = policy.bundles
@@ -130,7 +130,7 @@ def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
 
 
 def deployment_problems(shape: Any, document: Document) -> list[Problem]:
-    """Return what is wrong with the tables beyond their shape."""
+    """Return what is wrong with vedette.toml's deployment tables beyond their shape."""
     found: list[Problem] = []
 
     def add(at: KeyPath, what: str, mend: str) -> None:

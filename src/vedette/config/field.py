@@ -1,4 +1,4 @@
-"""Declares the shape of the files that people write: once, for the check and for the schema.
+"""Fields of the files that people write, declared once, for the check and for the schema.
 
 A file's model is a class of annotated fields. From the annotations come the check that `fit` runs
 and the JSON Schema that editors use, so the two cannot drift apart. This does what the fleet's
@@ -39,19 +39,19 @@ _NOT_GIVEN: Any = object()
 
 
 class AfterValidator(Struct, frozen=True):
-    """Runs on the checked value; a ValueError says what is wrong, ` | ` and the mend."""
+    """Runs on a field's checked value; a ValueError says what is wrong, ` | ` and the mend."""
 
     run: Callable[[Any], Any]
 
 
 class BeforeValidator(Struct, frozen=True):
-    """Runs on the value as it was written."""
+    """Runs on a field's value as it was written."""
 
     run: Callable[[Any], Any]
 
 
 class FieldInfo(Struct, frozen=True, eq=False):
-    """What is known of one field. `kind` checks it; without default it is required."""
+    """What is known of one field of a file. `kind` checks it; without default it is required."""
 
     default: Any = _NOT_GIVEN
     default_factory: Callable[[], Any] | None = None
@@ -81,7 +81,7 @@ def Field(
     min_length: int | None = None,
     max_length: int | None = None,
 ) -> Any:
-    """Describe a field: its default, what people are told of it, and its limits."""
+    """Describe a field of a file: its default, what people are told of it, and its limits."""
     limits = {
         "ge": ge, "gt": gt, "le": le, "pattern": pattern,
         "min_length": min_length, "max_length": max_length,
@@ -191,7 +191,7 @@ def _dump_value(value: Any, exclude_none: bool) -> Any:
 
 
 class Table(Kind):
-    """A mapping that is a model of its own."""
+    """A mapping in a file that is a model of its own."""
 
     def __init__(self, shape: type[Shape]) -> None:
         self.shape = shape
@@ -210,7 +210,7 @@ class Table(Kind):
 
 
 class Tagged(Kind):
-    """One of several models, told apart by the value of one field."""
+    """One of several models of a file, told apart by the value of one field."""
 
     def __init__(self, field: str, tables: Mapping[str, Kind]) -> None:
         self.field, self.tables = field, tables
@@ -313,7 +313,7 @@ def json_schema(shape: type[Shape]) -> dict[str, Any]:
 
 
 def object_schema(shape: type[Shape], defs: dict[str, Any]) -> dict[str, Any]:
-    """Return one model as a schema; those within it are added to `defs`."""
+    """Return one model of a file as a JSON Schema; those within it are added to `defs`."""
     properties: dict[str, Any] = {}
     for name, field in shape.fields().items():
         assert field.kind is not None

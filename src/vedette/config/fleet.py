@@ -1,4 +1,4 @@
-"""Reads and checks the whole fleet: agents, banks, and what they say of one another."""
+"""The whole fleet, read and checked: agents, banks, and what they say of one another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FleetContents = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 
 
 class LoadedFleet(Struct, frozen=True):
-    """A fleet that passed its checks. `findings` are warnings, worth showing to a person."""
+    """A fleet whose files passed their checks. `findings` are warnings, worth showing a person."""
 
     fleet: Fleet
     banks: tuple[BankPlan, ...]
@@ -28,7 +28,7 @@ class LoadedFleet(Struct, frozen=True):
 
 
 def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> LoadedFleet:
-    """Read the fleet, or raise BadFleet with the first problem and how many more there are.
+    """Read the fleet's files, or raise BadFleet with the first problem and how many more there are.
 
     `root` is what file names in messages are relative to. `now_us` is the instant at which
     expiry is looked at (0: not at all); nothing else depends on the time.

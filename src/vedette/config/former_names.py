@@ -1,4 +1,4 @@
-"""Where an agent's code finds what it imports by a name of before.
+"""Former names: where an agent's code finds what it imports by a name of before.
 
 An agent's folder is a person's own, and each of its releases is kept in the state folder, to judge
 again by: neither can be edited when a module of ours moves. What `vedette init` ever wrote into

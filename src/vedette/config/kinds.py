@@ -22,12 +22,12 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z")
 def build_error(
     kind: str, loc: Loc, value: Any, context: Mapping[str, Any] | None = None, message: str = ""
 ) -> dict[str, Any]:
-    """Return one error."""
+    """Return one error that a kind says of a field's value."""
     return {"type": kind, "loc": loc, "input": value, "ctx": context or {}, "msg": message}
 
 
 class Kind:
-    """Base of all kinds; takes anything."""
+    """Base of all kinds of a field's value; takes anything."""
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Return the value as the model holds it; what does not fit is added to `errors`."""
@@ -39,7 +39,7 @@ class Kind:
 
 
 class Text(Kind):
-    """Text."""
+    """The kind of a field that holds text."""
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take text only: a number would lose how it was written."""
@@ -53,7 +53,7 @@ class Text(Kind):
 
 
 class Whole(Kind):
-    """A whole number."""
+    """The kind of a field that holds a whole number."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
@@ -76,7 +76,7 @@ class Whole(Kind):
 
 
 class Number(Kind):
-    """A finite number."""
+    """The kind of a field that holds a finite number."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
@@ -101,7 +101,7 @@ class Number(Kind):
 
 
 class Flag(Kind):
-    """True or false."""
+    """The kind of a field that holds true or false."""
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
@@ -123,7 +123,7 @@ class Flag(Kind):
 
 
 class OneOf(Kind):
-    """One of a few values."""
+    """The kind of a field that holds one of a few values."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = tuple(values)
@@ -154,7 +154,7 @@ class OneOf(Kind):
 
 
 class ListOf(Kind):
-    """A list."""
+    """The kind of a field that holds a list."""
 
     def __init__(self, item: Kind) -> None:
         self.item = item
@@ -172,7 +172,7 @@ class ListOf(Kind):
 
 
 class MapOf(Kind):
-    """A mapping with text for keys."""
+    """The kind of a field that holds a mapping with text for keys."""
 
     def __init__(self, item: Kind) -> None:
         self.item = item
@@ -194,7 +194,7 @@ class MapOf(Kind):
 
 
 class Either(Kind):
-    """One of several kinds, and perhaps nothing. Of two kinds one is a list."""
+    """One of several kinds of a field, and perhaps nothing. Of two kinds one is a list."""
 
     def __init__(self, kinds: Sequence[Kind], nothing: bool) -> None:
         self.kinds, self.nothing = kinds, nothing
@@ -224,7 +224,7 @@ class Either(Kind):
 
 
 class Checked(Kind):
-    """A kind with limits, and with functions that look at the value before and after it."""
+    """A field's kind with limits, and with functions that look at the value before and after it."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class NotifyFile(SettingsTable):
 
 
 class NotifyPlan(Struct, frozen=True):
-    """Who is told, and of a hold how long before it expires (microseconds).
+    """[notify]: who is told, and of a hold how long before it expires (microseconds).
 
     With `content` a notice shows what it names; without, people look it up.
     """
@@ -45,7 +45,7 @@ class NotifyPlan(Struct, frozen=True):
 
 
 def notify_plan(shape: Any, context: TableContext) -> NotifyPlan:
-    """Return what [notify] comes to."""
+    """Return the plan that [notify] of vedette.toml comes to."""
     to = tuple(plugins(NOTIFIERS).plan(each, context) for each in shape.notify.to)
     before_us, content = duration_us(shape.notify.before), shape.notify.content
     return NotifyPlan(shape.notify.link, before_us, to, content)

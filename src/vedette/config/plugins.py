@@ -46,7 +46,7 @@ _BASES: Mapping[str, type[Any]] = {
 
 
 class EntryPoint(Struct, frozen=True):
-    """One line of one distribution: `name = module:attribute`, and who says it."""
+    """A plugin's entry point: a distribution's line `name = module:attribute`, and who says it."""
 
     name: str
     module: str
@@ -162,7 +162,7 @@ REINSTALL = "install vedette anew (in a checkout: make setup), its entry points 
 
 
 class PluginName(OneOf):
-    """The name of a plugin of a group."""
+    """The kind of a field that names a plugin of a group."""
 
     def __init__(self, group: str, first: str) -> None:
         """`first` is told first of those that there are."""
@@ -176,7 +176,7 @@ class PluginName(OneOf):
 
 
 class PluginTable(Kind):
-    """The table of one plugin, which is loaded when a file first has such a table."""
+    """One plugin's table in a file, which is loaded when a file first has such a table."""
 
     def __init__(self, group: str, name: str, *at: str) -> None:
         """`at` is the key below it by which a plugin that is no good is told."""
@@ -201,7 +201,7 @@ class PluginTable(Kind):
 
 
 class PluginTables(Mapping[str, PluginTable]):
-    """The tables of a group by kind."""
+    """The tables that a file may have of a group's plugins, by kind."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -1,4 +1,4 @@
-"""What may be wrong with `[policy]` of vedette.toml beyond its shape."""
+"""`[policy]` of vedette.toml, and what may be wrong with it beyond its shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vedette.domain.base.urls import is_loopback
 
 
 def policy_problems(policy: Any, document: Document) -> list[Problem]:
-    """Return what is wrong with the table (`deployment_tables.PolicyFile`)."""
+    """Return what is wrong with `[policy]` of vedette.toml (`deployment_tables.PolicyFile`)."""
     found: list[Problem] = []
     if not 1_000 <= duration_us(policy.timeout) <= 5_000_000:
         what = "a decision waits from 1ms to 5s"
@@ -28,7 +28,7 @@ def policy_problems(policy: Any, document: Document) -> list[Problem]:
 
 
 def server_url_problem(url: str) -> str | None:
-    """Return what is wrong with the URL of an OPA server, None if nothing is."""
+    """Return what is wrong with [policy]'s URL of an OPA server, None if nothing is."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -60,7 +60,7 @@ def field_path(path: Sequence[str | int]) -> str:
 
 
 def find_nearest(word: str, known: Sequence[str]) -> str | None:
-    """Return the known word that `word` was probably meant to be."""
+    """Return the known word that a file's `word` was probably meant to be."""
     from difflib import get_close_matches
 
     found = get_close_matches(word, known, n=1, cutoff=0.6)
@@ -76,7 +76,7 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def sort_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems by file and line, each only once."""
+    """Return the problems of a fleet's files by file and line, each only once."""
     return sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line, p.field, p.what))
 
 

@@ -1,4 +1,4 @@
-"""What a target's table says that tools must reach: a folder, addresses, files to read.
+"""Reach of tools, as a target's table says it: a folder, addresses, files to read.
 
 A box lets an agent's tools go there and nowhere else, so what is not said here is not reached.
 """
@@ -19,7 +19,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Reach(Struct, frozen=True):
-    """What the tools of an agent reach. `folders` are written to, `files` are read.
+    """What targets' tables let an agent's tools reach. `folders` are written to, `files` are read.
 
     `addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library
     among them asks name servers by itself (gRPC does), so that UDP has to be open.
@@ -42,7 +42,7 @@ class Reach(Struct, frozen=True):
 
 
 def target_plugin(table: Mapping[str, Any]) -> TargetPlugin:
-    """Return the plugin of a target's kind; the base of all for a kind that nothing brings."""
+    """Return the plugin of a target's kind in its table; the base of all for one nothing brings."""
     kind, known = table.get("kind"), plugins(TARGETS)
     plugin: TargetPlugin = known.get(kind) if isinstance(kind, str) and kind in known else _ANY
     return plugin
@@ -52,7 +52,7 @@ _ANY = TargetPlugin()
 
 
 def build_reach(tables: Iterable[Mapping[str, Any]]) -> Reach:
-    """Return what the tools of these targets reach."""
+    """Return what tools reach by these targets' tables."""
     declared = list(tables)
     folders = (target_folder(table) for table in declared)
     return Reach(
@@ -64,7 +64,7 @@ def build_reach(tables: Iterable[Mapping[str, Any]]) -> Reach:
 
 
 def target_folder(table: Mapping[str, Any]) -> str | None:
-    """Return the folder that a target's tools write in, if it has one.
+    """Return the folder that a target's table has its tools write in, if it has one.
 
     Of a file it is the folder in which it lies: a database writes more files beside itself. What is
     not there yet counts as a file if its name has an ending.
@@ -78,7 +78,7 @@ def target_folder(table: Mapping[str, Any]) -> str | None:
 
 
 def is_separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) -> bool:
-    """Say whether a folder holds none of the `closed` ones and lies in none of the `content`."""
+    """Say whether a target's folder holds none of the `closed` ones and lies in no `content`."""
     path = Path(folder).resolve()
     return not any(one.resolve().is_relative_to(path) for one in closed) and not any(
         path.is_relative_to(one.resolve()) for one in content
@@ -86,7 +86,7 @@ def is_separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) ->
 
 
 def parse_address(text: Any) -> tuple[str, int]:
-    """Return the host and port of `host:port`. Raises ValueError."""
+    """Return the host and port of `host:port` in a target's table. Raises ValueError."""
     host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{text!r} is no address")

@@ -1,4 +1,4 @@
-"""What an event from outside may not claim: attributes, types and sources that are others'.
+"""Reserved names, which no event from outside may claim: attributes, types, others' sources.
 
 The sources that adapters of this process make events under begin with the kind of the source, as
 `[[sources]]` of vedette.toml names it, and a colon. Whoever else could use one would decide which
@@ -35,7 +35,7 @@ SOURCE_PREFIXES = tuple(f"{kind}:" for kind in source_kinds())
 
 
 def reserved_attribute(event: Event, *, own_source: str | None = None) -> str | None:
-    """Return the attribute in which an event from outside claims what it may not; None if none.
+    """Return the attribute in which an event from outside claims a reserved name; None if none.
 
     The engine's own attributes, types and sources are nobody else's. The sources that adapters make
     events under are theirs: `own_source` is the one whole source of the adapter that delivers it.
@@ -55,7 +55,7 @@ def reserved_attribute(event: Event, *, own_source: str | None = None) -> str | 
 
 
 def check_unreserved(event: Event, own_source: str) -> Event:
-    """Return an event that claims nothing which is the engine's or another source's.
+    """Return an event that claims no reserved name: the engine's or another source's.
 
     `own_source` is the whole source of the adapter that delivers it. Raises BadEvent.
     """

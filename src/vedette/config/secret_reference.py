@@ -29,12 +29,12 @@ _fetchers: list[SecretFetcher] = []
 
 
 def set_secret_fetcher(fetch: SecretFetcher) -> None:
-    """Have secrets of Secret Manager read by this from now on."""
+    """Have what tables refer to in Secret Manager read by this from now on."""
     _fetchers[:] = [fetch]
 
 
 def is_secret_version(text: object) -> TypeGuard[str]:
-    """Say whether a text names a version of a secret in Secret Manager."""
+    """Say whether a table's text names a version of a secret in Secret Manager."""
     return isinstance(text, str) and _VERSION.fullmatch(text) is not None
 
 
@@ -64,7 +64,7 @@ def secret_keys(table: Mapping[str, Any], name: str) -> list[str]:
 
 
 def require_secret(table: Mapping[str, Any], name: str, *, where: str) -> str:
-    """Return a secret as `read_secret` does. Raises BadFleet if none is referred to."""
+    """Return a table's secret as `read_secret` does. Raises BadFleet if none is referred to."""
     found = read_secret(table, name, where=where)
     if found is None:
         raise BadFleet(f"has no {name}", where=where, mend=f"add {name}_env")

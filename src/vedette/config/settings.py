@@ -42,7 +42,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 
 
 class Sender(Struct, frozen=True):
-    """A sender over HTTP; its token is read when it is needed (see `read_secret`)."""
+    """A sender of [serve] over HTTP; its token is read when it is needed (see `read_secret`)."""
 
     name: str
     token_env: str | None = None
@@ -62,7 +62,7 @@ class Sender(Struct, frozen=True):
 
 
 class StorePlan(Struct, frozen=True):
-    """Where the state is kept: `sqlite` in the state folder, or `postgresql` at a URL.
+    """[store]: where the state is kept, `sqlite` in the state folder, or `postgresql` at a URL.
 
     Who opens it for one command only visits: the workers keep their keys. `survives` is what an
     answered commit outlives: power loss, or (SQLite only) no more than a killed process.
@@ -86,7 +86,7 @@ class StorePlan(Struct, frozen=True):
 
 
 class Isolation(Struct, frozen=True):
-    """Whether agents' code runs in worker processes, and how long an idle one is kept.
+    """[isolation]: whether agents' code runs in worker processes, how long an idle one is kept.
 
     `sandbox` closes them in a box, `require_sandbox` refuses a fleet that would run any of it
     outside one.
@@ -169,7 +169,7 @@ def load_settings(path: Path) -> Settings:
 
 
 def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
-    """Return the settings of a file, or None and everything that is wrong with it."""
+    """Return the settings of vedette.toml, or None and everything that is wrong with it."""
     text, problems = read_text(path, path.name)
     if problems:
         return None, problems

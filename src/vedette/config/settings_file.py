@@ -175,7 +175,7 @@ def settings_schema() -> dict[str, Any]:
 def parse_settings(
     value: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[SettingsFile | None, Errors]:
-    """Return what the file says with what the environment says instead, or every error.
+    """Return what vedette.toml says with what the environment says instead, or every error.
 
     No .env file is read, which nobody would review. Raises ValueError, with the variable's name,
     for one that must hold JSON and does not.

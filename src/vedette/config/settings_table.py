@@ -1,4 +1,4 @@
-"""What the tables of vedette.toml are declared with."""
+"""Tables of vedette.toml: what they are declared with."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
 def reject_bool(value: Any) -> Any:
+    """Refuse true and false where a table of vedette.toml takes a number."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {str(value).lower()}")
     return value
 
 
 def check_duration(text: str) -> str:
+    """Return a duration that a table of vedette.toml has as text. Raises ValueError."""
     try:
         length = duration_us(text)
     except ValueError as error:
@@ -27,6 +29,7 @@ def check_duration(text: str) -> str:
 
 
 def check_address(text: str) -> str:
+    """Return an address that a table of vedette.toml has as text. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if text and not (host and port.isdigit() and int(port) < 65536):
         raise ValueError(f"{text!r} is no address | write host:port, for example 127.0.0.1:8088")
@@ -39,7 +42,7 @@ Duration = Annotated[str, AfterValidator(check_duration)]
 
 
 class SettingsTable(Shape):
-    """Base of all tables. Not strict, since the environment knows only text."""
+    """Base of all tables of vedette.toml. Not strict, since the environment knows only text."""
 
     strict: ClassVar[bool] = False
 

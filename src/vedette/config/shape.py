@@ -1,4 +1,4 @@
-"""Checks the shape of a document against a model and says in plain words what does not fit."""
+"""Shape of a document, checked against a model; what does not fit is said in plain words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_document(model: type[M], document: Document) -> tuple[M | None, list[P
 
 
 def to_problem(document: Document, error: Mapping[str, Any]) -> Problem:
-    """Return one error as a problem at its line of the document."""
+    """Return one error as a problem at its line of the document that people wrote."""
     what, mend = describe_error(error)
     return document.problem(error["loc"], what, mend, code=_code(str(error["type"])))
 
@@ -57,7 +57,7 @@ def _code(kind: str) -> str:
 
 
 def describe_error(error: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is wrong and the mend for one error."""
+    """Return what is wrong and the mend for one error in a document's shape."""
     kind, context, value = error["type"], error["ctx"], error["input"]
     description = error.get("description") or ""
     if kind == "missing":

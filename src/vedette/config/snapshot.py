@@ -24,7 +24,7 @@ _NEW = ".new-"
 
 
 class Snapshot(Struct, frozen=True):
-    """One release of an agent: its digest, and the folder that holds its files."""
+    """A snapshot of one release of an agent: its digest, and the folder that holds its files."""
 
     release: str
     folder: Path
@@ -65,7 +65,7 @@ def remove_unfinished_snapshots(state: Path) -> None:
 
 
 def snapshot_folder(state: Path, release: str, name: str) -> Path:
-    """Return where the files of a release of an agent lie, if they are there."""
+    """Return where the snapshot of an agent's release has its files, if they are there."""
     return state.absolute() / RELEASES_FOLDER / release / name
 
 
@@ -100,7 +100,7 @@ def _write(destination: Path, files: dict[str, bytes]) -> None:
 
 
 def folder_stamps(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Return what tells, without reading them, that a folder's files are others than before.
+    """Return what tells, without reading, that an agent's folder has other files than before.
 
     Of each its path, size, time of change (ns) and inode.
     """

@@ -25,19 +25,19 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
 def target_problems(targets: Targets, document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with the targets of a settings file."""
+    """Yield what is wrong with [targets.NAME] of vedette.toml."""
     for name, table in targets.items():
         for inside, what, mend in _table_problems(name, table, targets):
             yield document.problem(("targets", name, *inside), what, mend)
 
 
 def resolve_targets(targets: Targets) -> dict[str, Mapping[str, Any]]:
-    """Return the tables as tools get them, of tables whose paths are absolute."""
+    """Return targets' tables as tools get them, of tables whose paths are absolute."""
     return {name: target_plugin(table).resolve(table, targets) for name, table in targets.items()}
 
 
 def resolve_paths(table: Mapping[str, Any], path: Callable[[str], Path]) -> dict[str, Any]:
-    """Return a table with `path`, and whatever ends in `_file`, absolute."""
+    """Return a target's table with `path`, and whatever ends in `_file`, absolute."""
     return {
         key: str(path(value))
         if isinstance(value, str) and (key == "path" or key.endswith("_file"))

@@ -1,4 +1,4 @@
-"""Makes Subscriptions and Schedules of the triggers of agent.yaml."""
+"""Triggers of agent.yaml, made into Subscriptions and Schedules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Triggers = tuple[tuple[Subscription, ...], tuple[Schedule, ...], list[Problem]]
 
 
 def read_triggers(shape: AgentFile, document: Document) -> Triggers:
-    """Return the agent's subscriptions and schedules, and what is wrong with them."""
+    """Return the subscriptions and schedules of agent.yaml, and what is wrong with them."""
     subscriptions: list[Subscription] = []
     schedules: list[Schedule] = []
     problems: list[Problem] = []
@@ -153,7 +153,7 @@ def _schedule_problems(trigger: TriggerFile, document: Document, path: KeyPath) 
 
 
 def zone_exists(name: str) -> bool:
-    """Say whether the time zone is known to this machine or to the tzdata package."""
+    """Say whether a trigger's time zone is known to this machine or to the tzdata package."""
     from zoneinfo import ZoneInfo  # few agents have a schedule
 
     try:
@@ -164,7 +164,7 @@ def zone_exists(name: str) -> bool:
 
 
 def cron_problems(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a cron expression of five fields, and the mend.
+    """Yield what is wrong with a trigger's cron expression of five fields, and the mend.
 
     Numeric weekdays are refused: cron counts them from Sunday, APScheduler from Monday, so
     `0 0 * * 0` would silently run on another day. Day of month and weekday together are refused

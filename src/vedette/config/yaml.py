@@ -1,4 +1,4 @@
-"""Reads YAML into plain values and remembers on which line each of them stands.
+"""YAML, read into plain values, with the line on which each of them stands.
 
 A strict subset of YAML 1.2: one document, no duplicate keys, no anchors, no tags. What is left
 means the same to every reader, and a small file cannot grow into a large value. libyaml scans and
@@ -49,7 +49,7 @@ _COMMENT = re.compile(r"(?:\A|(?<=[ \t]))#")
 
 
 class Document(Struct, frozen=True):
-    """A parsed file: plain values, and the line of each path into them."""
+    """A parsed YAML file: plain values, and the line of each path into them."""
 
     file: str
     value: Any
@@ -77,7 +77,7 @@ class Document(Struct, frozen=True):
 
 
 def read_text(path: Path, file: str) -> tuple[str, list[Problem]]:
-    """Return a file's text; a file that cannot be read or is not UTF-8 is a problem."""
+    """Return the text of a file that people wrote; unreadable or not UTF-8 it is a problem."""
     try:
         return path.read_bytes().decode("utf-8"), []
     except UnicodeDecodeError as error:

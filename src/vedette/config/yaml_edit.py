@@ -1,4 +1,4 @@
-"""Edits plain YAML by its lines: one value, one copied block, one more item of a list.
+"""Edits of plain YAML by its lines: one value, one copied block, one more item of a list.
 
 People write these files and keep comments in them, so nothing but the lines in question is
 touched. Block mappings are known, and lists in brackets or in lines; whatever else a file holds
@@ -20,7 +20,7 @@ _FLOW_LIST = re.compile(r"( +)\[([A-Za-z0-9_, ./-]*)\]( +#.*| *)\Z")
 
 
 class NotEditable(ValueError):
-    """The place is not there, or is not written in a way that can be edited by lines."""
+    """The place is not in the YAML, or is not written in a way that can be edited by lines."""
 
 
 class _KeyBlock(Struct, frozen=True):
@@ -33,7 +33,7 @@ class _KeyBlock(Struct, frozen=True):
 
 
 def set_value(text: str, path: Sequence[str], value: str) -> str:
-    """Return `text` with the plain scalar at `path` set; the key is added if only it is missing.
+    """Return YAML with the plain scalar at `path` set; its key is added if only it is missing.
 
     Raises NotPlain.
     """
@@ -55,7 +55,7 @@ def set_value(text: str, path: Sequence[str], value: str) -> str:
 
 
 def set_line(text: str, path: Sequence[str], value: str) -> str:
-    """Return `text` with whatever stands on the one line of `path` replaced by `value`.
+    """Return YAML `text` with whatever stands on the one line of `path` replaced by `value`.
 
     Raises NotPlain if the value is not on that line, or there is none.
     """
@@ -69,7 +69,7 @@ def set_line(text: str, path: Sequence[str], value: str) -> str:
 
 
 def copy_block(text: str, path: Sequence[str], name: str) -> str:
-    """Return `text` with the block at `path` once more right behind it, under another last key.
+    """Return YAML with the block at `path` once more right behind it, under another last key.
 
     Raises NotPlain.
     """
@@ -81,7 +81,7 @@ def copy_block(text: str, path: Sequence[str], name: str) -> str:
 
 
 def add_list_item(text: str, item: str, neighbour: str, keys: Sequence[str]) -> str:
-    """Return `text` with `item` added to every list under one of `keys` that names `neighbour`.
+    """Return YAML with `item` added to every list under one of `keys` that names `neighbour`.
 
     Lists in brackets on one line, and lists of one item a line. Items that are there stay.
     """

@@ -107,7 +107,7 @@ def bind(
     ordinal: int,
     confidence: float,
 ) -> Action:
-    """Resolve a proposal into an exact Action. `confidence` is that of its judgement, checked.
+    """Return the exact Action of a Proposal; `confidence` is that of its judgement, checked.
 
     `tools` are those that its agent declares, by name. Raises BadProposal for another tool, an
     argument the tool does not declare, a missing one, a reference that leads nowhere, or a value of
@@ -166,12 +166,12 @@ def _expand_references(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
 
 
 def encode_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a proposal in the form in which the ledger keeps them."""
+    """Return a Proposal's arguments as plain data, references and all, as entries keep them."""
     return {name: encode_argument(value) for name, value in args.items()}
 
 
 def encode_argument(value: Any) -> dict[str, Any]:
-    """Return an argument as its proposal gave it, in the form in which the ledger keeps it.
+    """Return one argument of a Proposal as plain data, references and all, as entries keep it.
 
     `{"ref": POINTER}` or `{"value": …}`; around references within `{"list": […]}` and
     `{"object": {…}}` of such.
@@ -224,7 +224,7 @@ def _check_type(value: Any, kind: str, tool: Tool, name: str) -> None:
 
 
 def check_confidence(value: object, subject: str) -> float:
-    """Return `value` as a probability, 0..1. Raises BadConfidence, which says whose it is
+    """Return a confidence as a probability, 0..1. Raises BadConfidence, which says whose it is
     (`subject`).
 
     A bool is no number here, and neither is the text of one.
@@ -241,7 +241,7 @@ def check_confidence(value: object, subject: str) -> float:
 
 
 def proposal_confidence(proposed: object, judgement: float, tool: str) -> float:
-    """Return how sure an action is: its proposal may lower what its judgement says, never raise it.
+    """Return an Action's confidence: its Proposal may lower the judgement's, never raise it.
 
     `proposed` is None where the proposal says nothing of its own; `judgement` was checked. Raises
     BadConfidence.

@@ -28,7 +28,7 @@ UNDO_TRIGGER = "undo"
 
 
 class Subscription(Struct, frozen=True):
-    """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept).
+    """A trigger of an Agent: events whose attributes match all given patterns (fnmatch, case kept).
 
     Without a name it is called by its patterns (`trigger_name`), as policy is told what woke a run.
     """
@@ -60,7 +60,7 @@ class Subscription(Struct, frozen=True):
 
 
 class Schedule(Struct, frozen=True):
-    """Wakes the agent at nominal instants.
+    """A trigger of an Agent: nominal instants.
 
     Exactly one of `every_us` (a period, counted from the epoch), `cron` (five fields) and
     `daily` (HH:MM local time) is given. `missed` says what becomes of instants that passed while
@@ -91,7 +91,7 @@ class MemoryScope(Struct, frozen=True):
 
 
 class ResourceLimits(Struct, frozen=True):
-    """What an agent's own code may take: the time of one judgement, the bytes of one process."""
+    """The limits of an Agent's own code: the time of one judgement, the bytes of one process."""
 
     time_us: int = 5_000_000
     memory: int = 512 * 1024 * 1024
@@ -183,7 +183,7 @@ class Agent(Struct, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    """Why one agent wakes on one event, or why it does not."""
+    """The match of one event with one Agent: why it wakes, or why it does not."""
 
     agent: str
     wakes: bool

@@ -36,7 +36,7 @@ _MILLION = 1_000_000
 
 
 class Budget(Struct, frozen=True):
-    """Limits that agent.yaml requests; policy may set lower ones. None means not requested.
+    """A budget's limits as an agent requests them; policy may set lower ones. None: not requested.
 
     A model's turn makes at most `model_calls_per_turn` calls; a call reads and writes at most
     `input_tokens_per_call` and `output_tokens_per_call`: that is its worst case. `price` names an
@@ -84,7 +84,7 @@ class Price(Struct, frozen=True):
 
 
 class Cap(Struct, frozen=True):
-    """A limit that a step may not pass. `used` is what counts beside the store's own total."""
+    """A budget's limit that a step may not pass. `used` counts beside the store's own total."""
 
     scope: Literal["run", "agent", "fleet"]
     unit: str
@@ -94,7 +94,7 @@ class Cap(Struct, frozen=True):
 
 
 class Raise(Struct, frozen=True):
-    """More room, given by a person until an instant; `name` is the agent's, or FLEET."""
+    """A raise of a budget by a person until an instant; `name` is the agent's, or FLEET."""
 
     name: str
     unit: str
@@ -104,7 +104,7 @@ class Raise(Struct, frozen=True):
 
 
 class Shortage(Struct, frozen=True):
-    """Why there is no room: which limit, how much of it is taken, what was asked.
+    """Why a budget has no room: which limit, how much of it is taken, what was asked.
 
     `until_us` is when the window turns; 0 if only a person can make room (a run's own limit).
     """
@@ -137,7 +137,7 @@ class Shortage(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True):
-    """The worst case of a turn, booked: how much, when, and in which entry."""
+    """The booking of a turn's worst case in the budgets: how much, when, and in which entry."""
 
     spend: Mapping[str, int]
     at_us: int
@@ -145,7 +145,7 @@ class Reservation(Struct, frozen=True):
 
 
 class Alert(Struct, frozen=True):
-    """A limit of which ALERT_PERCENT are taken; told once in a window."""
+    """A budget's limit of which ALERT_PERCENT are taken; told once in a window."""
 
     name: str
     unit: str
@@ -158,7 +158,7 @@ class Alert(Struct, frozen=True):
 
 
 class BudgetPolicy(Struct, frozen=True):
-    """The limits in force: those of the fleet, and what policy grants an agent of its own.
+    """The budgets in force: the fleet's limits, and what policy grants an agent of its own.
 
     `fleet` and each of `agents` map (unit, "hour" or "day") to a limit.
     """
@@ -213,7 +213,7 @@ class BudgetPolicy(Struct, frozen=True):
 
 
 def worst_case(budget: Budget, price: Price | None) -> dict[str, int]:
-    """Return what one turn of a model spends at worst, in the units that have a worst case."""
+    """Return a budget's worst case: what one turn of a model spends, in the units that have one."""
     calls = budget.model_calls_per_turn
     return {MODEL_CALLS: calls, **_token_use(budget, price, calls, None)}
 
@@ -221,7 +221,7 @@ def worst_case(budget: Budget, price: Price | None) -> dict[str, int]:
 def actual_use(
     budget: Budget, price: Price | None, model_calls: int, spent: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return what a turn spent. Calls whose tokens nobody counted cost their worst case."""
+    """Return a turn's use of its budget; calls whose tokens nobody counted cost the worst case."""
     return {MODEL_CALLS: model_calls, **_token_use(budget, price, model_calls, spent)}
 
 

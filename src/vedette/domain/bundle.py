@@ -15,7 +15,7 @@ ENTRY_PATH = ENTRYPOINT.removeprefix("data.").replace(".", "/")
 
 
 class Bundle(Struct, frozen=True):
-    """Rego modules and data files by their path in the folder, tests included.
+    """The policy folder's files by their path in it: Rego modules, data and tests.
 
     Directories mirror packages; data stands in files named data.yaml or data.json and is mounted
     under its directory, as OPA does with bundles.

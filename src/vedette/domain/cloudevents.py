@@ -49,7 +49,7 @@ class _DuplicateKey(ValueError):
 
 
 def content_mode(headers: Iterable[tuple[str, str]]) -> ContentMode | None:
-    """Return the content mode of an HTTP message, or None if it holds no event we can read."""
+    """Return the CloudEvents content mode of an HTTP message; None if it holds no event we read."""
     seen = {name.lower(): value for name, value in headers}
     media, charset = _parse_media_type(seen.get("content-type", ""))
     if media in (STRUCTURED, BATCH):
@@ -63,7 +63,7 @@ def content_mode(headers: Iterable[tuple[str, str]]) -> ContentMode | None:
 def parse_message(
     headers: Iterable[tuple[str, str]], body: bytes, *, vouched: frozenset[str] = frozenset()
 ) -> list[Event]:
-    """Return the events of an HTTP message, all of them or none.
+    """Return the Events of an HTTP message of CloudEvents, all of them or none.
 
     `vouched` names the envelope attributes for which the sender was authenticated. Lineage is
     taken as claimed: it can only keep agents asleep. Raises BadEvent naming the attribute and the
@@ -90,7 +90,7 @@ def parse_message(
 def from_json(
     raw: bytes, *, vouched: frozenset[str] = frozenset(), where: str | None = None
 ) -> Event:
-    """Return the event that `raw` describes in the JSON event format. Raises BadEvent."""
+    """Return the Event that `raw` describes in CloudEvents' JSON format. Raises BadEvent."""
     return _from_object(load_json(raw, where=where), vouched, where)
 
 
@@ -102,7 +102,7 @@ def from_attributes(
     vouched: frozenset[str] = frozenset(),
     where: str | None = None,
 ) -> Event:
-    """Return the event of attributes that stand, unescaped, beside its data. Raises BadEvent."""
+    """Return the Event of CloudEvents attributes, unescaped, and of its data. Raises BadEvent."""
     named: dict[str, Any] = dict(attributes)
     if content_type:
         named["datacontenttype"] = content_type
@@ -110,7 +110,7 @@ def from_attributes(
 
 
 def load_json(raw: bytes, *, where: str | None = None) -> Any:
-    """Read JSON strictly (RFC 8259 in UTF-8, every key once, finite numbers, bounded depth).
+    """Read an event's JSON strictly (RFC 8259 in UTF-8, keys once, finite numbers, bounded depth).
 
     Raises BadEvent.
     """

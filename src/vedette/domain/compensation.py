@@ -39,7 +39,7 @@ PRIOR_VALUE = "was"
 
 
 def erased_error(action: str) -> BadCommand:
-    """Return the error for an effect whose record was erased: nothing tells how to undo it."""
+    """Return the error of a compensation: its effect's record was erased, nothing tells how."""
     return BadCommand(
         f"the content of {action} was erased, and with it what to take back",
         mend="take it back by hand",
@@ -71,7 +71,7 @@ def undo_event(
     id: str,
     now_us: int,
 ) -> Event:
-    """Return the event that takes back what an action did.
+    """Return the Event of a compensation, which takes back what an action did.
 
     `run_and_event` is the run the action belongs to and its event, `tools` its tool and the
     inverse, as they are declared now. Raises BadCommand if the record has no value for an argument
@@ -145,7 +145,7 @@ def _inverse_arguments(
 
 
 def undo_judgement(event: Event) -> ReasonerJudgement:
-    """Return the one proposal of an undo. A pure function of the event."""
+    """Return a compensation's judgement, its one proposal: a pure function of the undo's Event."""
     data = event.data
     args = {
         name: _restore_argument(value, escape_pointer(name), data["origins"])

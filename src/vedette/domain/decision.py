@@ -30,7 +30,7 @@ OBLIGATIONS = frozenset({"notify", "label_output", "verify"})
 
 
 class Decision(Struct, frozen=True):
-    """What policy decided. `rule` is the deciding rule, `reasons` all that spoke.
+    """A decision of policy. `rule` is the deciding rule, `reasons` all that spoke.
 
     `wait` says what a hold waits for, `until_us` until when (0: until a person acts or the hold
     expires). `would` is what the outcome would have been in mode act. `obligations` are all known.
@@ -59,7 +59,7 @@ class Decision(Struct, frozen=True):
 
 
 def build_denial(rule: str, *reasons: str) -> Decision:
-    """Return the deny that the engine itself gives when policy gave no usable answer."""
+    """Return the Decision, a deny, that stands where policy gave no usable answer."""
     return Decision("deny", rule, reasons or (rule,))
 
 
@@ -67,7 +67,7 @@ _DECISION_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "woul
 
 
 def parse_decision(raw: object) -> Decision:
-    """Read what an engine answered. Anything but the exact shape is a deny; never raises."""
+    """Parse an engine's answer into a Decision: all but the exact shape is a deny; never raise."""
     if not isinstance(raw, dict):
         return build_denial("engine.undefined", "the policy gave no decision")
     if raw.keys() != _DECISION_KEYS or raw["schema"] != DECISION_SCHEMA:
@@ -106,7 +106,7 @@ def parse_decision(raw: object) -> Decision:
 
 
 class Approval(Struct, frozen=True):
-    """What a person answered to a hold, as far as policy may see it."""
+    """A person's approval of a hold, as far as policy may see it."""
 
     action_digest: str
     by: str
@@ -114,7 +114,7 @@ class Approval(Struct, frozen=True):
 
 
 class DecisionContext(Struct, frozen=True):
-    """What the engine knows of the run while one of its actions is decided.
+    """The context of a Decision: what is known of the run while its action is decided.
 
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
     where it is asked what would be: else it is the one that the event wakes the agent by.
@@ -174,7 +174,7 @@ _LINK = {"at": str, "link": str, "host": str, "origin": str}
 
 
 def check_request(request: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a question's shape, or None if it is a `vedette.request/2`.
+    """Return what is wrong with a policy request's shape; None if it is a `vedette.request/2`.
 
     One of an older schema, as the ledger may hold it, is checked for the shape that it had.
     """
@@ -237,7 +237,7 @@ def _is_instance(value: Any, kind: Any) -> bool:
 
 
 class EngineAnswer(Struct, frozen=True):
-    """What one engine said of a question."""
+    """The Decision that one policy engine answered to a request."""
 
     engine: str
     decision: Decision
@@ -248,7 +248,7 @@ class EngineAnswer(Struct, frozen=True):
 
 
 class DecisionRecord(Struct, frozen=True):
-    """A decision with all that is needed to make it again: the exact question and the bundle.
+    """A Decision with all that is needed to make it again: the exact request and the bundle.
 
     `answers` are there where two engines were asked and differed: whose decision it would have
     been first. The decision is then the deny that `build_difference_denial` makes of them.
@@ -280,7 +280,7 @@ NO_ENGINE = "none"
 
 
 def build_difference_denial(answers: Sequence[Mapping[str, Any]]) -> Decision:
-    """Return the deny that stands where engines differed, from their recorded answers.
+    """Return the Decision, a deny, that stands where engines differed, by their recorded answers.
 
     A pure function of the record, so that replay makes the same of it.
     """
@@ -294,12 +294,12 @@ def build_difference_denial(answers: Sequence[Mapping[str, Any]]) -> Decision:
 
 
 def difference_kind(other: EngineAnswer, where: str) -> str:
-    """Return where a difference was found; `alone` if nobody else was there to be asked."""
+    """Return where Decisions were found to differ; `alone` if nobody else was there to be asked."""
     return "alone" if other.engine == NO_ENGINE else where
 
 
 def build_difference_entry(record: DecisionRecord, where: str, **fields: Any) -> Draft:
-    """Return the entry of a difference: who would have decided, and in the body both answers.
+    """Return the Draft for Decisions that differ: who would have decided, and both answers.
 
     `where` is `permit` (it was a deny at once) or `sample` (found afterwards); the entry says
     `alone` where there was nobody else to ask, so that nothing differed.
@@ -321,7 +321,7 @@ def build_difference_entry(record: DecisionRecord, where: str, **fields: Any) ->
 
 
 class NullPolicyEngine:
-    """Who decides where no engine is to: nobody, and so the gateway denies."""
+    """The policy engine that stands where none is to decide: the gateway denies."""
 
     name = "nobody"
 
@@ -331,13 +331,13 @@ class NullPolicyEngine:
 
 
 class Decider(Protocol):
-    """What deciding needs of a policy engine."""
+    """What asking for a Decision needs of a policy engine."""
 
     def decide(self, request: bytes) -> object: ...
 
 
 def request_decision(engine: Decider, request: Mapping[str, Any]) -> tuple[Decision, bytes]:
-    """Put a question to an engine; return the decision and the exact bytes that were asked.
+    """Ask a policy engine for a Decision; return it and the exact bytes that were asked.
 
     The gateway and `verify decisions` both ask through here. Whatever goes wrong is a deny: a
     question of another shape, an engine that fails, an answer that is not an exact decision.
@@ -354,7 +354,7 @@ def request_decision(engine: Decider, request: Mapping[str, Any]) -> tuple[Decis
 
 
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:
-    """Return what an engine makes of a canonical question; whatever goes wrong is a deny."""
+    """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny."""
     try:
         answer = engine.decide(raw)
     except Exception as error:

@@ -36,7 +36,7 @@ _MAX_DEPTH = 3
 
 
 class Display(Struct, frozen=True):
-    """Where in an event stands what people are shown: JSON Pointers, as /data/from.
+    """The JSON Pointers to what people are shown of an Event, as /data/from.
 
     `type` and `source` are patterns (fnmatch) of the events it is for; `fields` are pointers by
     the names that they are shown under, in order.
@@ -121,7 +121,7 @@ def find_display(event: Mapping[str, Any], declared: Sequence[Display] = ()) -> 
 
 
 def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
-    """Return what people are shown of an event.
+    """Return what a Display shows people of an event, as plain data.
 
     `outside` is false for what the engine itself made: a tick, an undo. Each part has its `value`
     as text, whether its source vouched for it (`trusted`), and how many characters `more` there

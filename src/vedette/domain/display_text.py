@@ -1,4 +1,4 @@
-"""What people are shown of an event, in lines: behind the bar, because strangers wrote it."""
+"""The display of an event in lines of text: behind the bar, because strangers wrote it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME_CHARS = 40
 
 
 def format_event(about: Mapping[str, Any], width: int, indent: int = 0) -> list[str]:
-    """Return all that is shown of an event (`timeline.review.about_event`), within `width`."""
+    """Return an event's display (`history.review.about_event`) in lines within `width`."""
     front = " " * indent
     if about["erased"]:
         return [f"{front}what it is about was erased"]
@@ -46,7 +46,7 @@ def format_event(about: Mapping[str, Any], width: int, indent: int = 0) -> list[
 def format_event_line(
     about: Mapping[str, Any], front: str = BAR, max_columns: int = _MAX_COLUMNS
 ) -> str:
-    """Return what is shown of an event in one line: from whom, about what, its first words.
+    """Return an event's display in one line: from whom, about what, its first words.
 
     Of more than `max_columns` columns it has the first.
     """
@@ -62,7 +62,7 @@ def format_event_line(
 
 
 def defang_event(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is shown of an event with nothing in it that a mail or a chat makes a link of."""
+    """Return an event's display with nothing in it that a mail or a chat makes a link of."""
 
     def part(found: Any) -> Any:
         return found and {**found, "value": _defang_lines(found["value"])}

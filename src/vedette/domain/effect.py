@@ -46,14 +46,14 @@ def state_after(kind: str) -> EffectState:
 
 
 def transition(present: EffectState, to: EffectState) -> EffectState:
-    """Return `to` if an effect may go from `present` there, else raise Permanent."""
+    """Return `to` if an effect's states let it go there from `present`, else raise Permanent."""
     if to not in _TRANSITIONS[present]:
         raise Permanent(f"an effect that is {present} cannot become {to}")
     return to
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a call.
+    """The outcome of a tool's call.
 
     `done` with data, `failed` for good, `retry` (the target said that nothing happened), or
     `unknown` (no answer: it may or may not have happened). With `retry_after_us` the target said
@@ -118,7 +118,7 @@ def span_id(name: str) -> str:
 
 
 class RowWrite(Struct, frozen=True):
-    """One row of a fleet-owned collection, written in the step itself. `row` None deletes it."""
+    """A tool's row of a fleet-owned collection, written in the step. `row` None deletes it."""
 
     __dataclass_fields__ = DataclassFields()
 

@@ -101,7 +101,7 @@ RELEASE_KINDS = ("fleet.loaded", "agent.released")
 
 
 class Body(Struct, frozen=True):
-    """Content beside an entry.
+    """The content beside an entry.
 
     It is found, and erased, by the entry's event or by `subject` (the CloudEvents subject; for
     mail the sender), which is kept with the body alone.
@@ -112,7 +112,7 @@ class Body(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """An entry before it has its place.
+    """The draft of an entry, before it has its place.
 
     `cause` is the seq of an earlier entry; `cause_offset` (>= 1) instead means the entry that many
     places before this one in the same step. An accepted event and a person's command have neither.

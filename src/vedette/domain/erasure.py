@@ -1,4 +1,4 @@
-"""Erasing content: whose is to go, what would go with it, and what went."""
+"""Erasures of content: whose is to go, what would go with it, and what went."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vedette.domain.run import ActionRow, Run
 
 
 class ErasureTarget(Struct, frozen=True):
-    """Whose content is to be erased: an event's (id), a subject's, or one entry's (seq)."""
+    """The target of an erasure: content of an event (id), of a subject, or of one entry (seq)."""
 
     by: Literal["event", "subject", "entry"]
     value: str | int

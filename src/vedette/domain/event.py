@@ -148,7 +148,7 @@ class Event(Struct, frozen=True):
 def vouched_attributes(
     vouches: str, columns: Mapping[str, str | None], listed: Collection[str]
 ) -> frozenset[str]:
-    """Return what a source of rows vouches for in each event that it makes of one.
+    """Return what a source of rows vouches for in each Event that it makes of one.
 
     `columns` are the attributes and the columns that they come from, None for what the source
     makes itself. Whoever writes rows chooses what is in them, so a column's value is vouched for
@@ -196,7 +196,7 @@ def check_event(event: Event, *, max_bytes: int) -> bytes:
 
 
 def subject_of(event: Event) -> str | None:
-    """Return under which subject content is found: for mail its sender, else the event's own."""
+    """Return under which subject an Event's content is found: for mail its sender, else its own."""
     if event.type.startswith("mail.") and isinstance(event.data, dict):
         sender = event.data.get("from")
         if isinstance(sender, str) and sender:

@@ -33,7 +33,7 @@ FINAL_STATES: frozenset[HoldState] = frozenset({"used", "denied", "expired"})
 
 
 def transition(present: HoldState, to: HoldState) -> HoldState:
-    """Return `to` if the hold may go there, else raise BadCommand."""
+    """Return `to` if the states of holds let this one go there, else raise BadCommand."""
     if to not in _TRANSITIONS[present]:
         raise BadCommand(f"the hold is {present} and cannot become {to}")
     return to

@@ -1,4 +1,4 @@
-"""What a judge's state is named by: what the judge was made of, and the events it has seen.
+"""The name of a judge's state: what the judge was made of, and the events it has seen.
 
 `observe` is a function of state and event alone, so a state is known by the judge that made it and
 the events that it has taken in, in their order. Its digest is that: of the release and the lessons
@@ -21,7 +21,7 @@ _STATE_BYTES = _STATE_DIGITS // 2
 
 
 def judge_digest(release: str | None, lessons: Sequence[Memory]) -> str:
-    """Return the digest of what a judge is made of; a release is charter and code."""
+    """Return the digest of a judge, for its states' names; a release is charter and code."""
     lesson_values = [
         [getattr(lesson, name) for name in Memory.__struct_fields__] for lesson in lessons
     ]
@@ -29,24 +29,24 @@ def judge_digest(release: str | None, lessons: Sequence[Memory]) -> str:
 
 
 def initial_digest(checkpoint: int) -> bytes:
-    """Return the digest of a state as it is taken up: of a checkpoint's position, 0 for none."""
+    """Return the digest of a judge's state as taken up: of a checkpoint's position, 0 for none."""
     return hashlib.blake2b(checkpoint.to_bytes(8, "big"), digest_size=_STATE_BYTES).digest()
 
 
 def advance_digest(digest: bytes, position: int) -> bytes:
-    """Return the digest of a state that has observed one more event, given its position."""
+    """Return the digest of a judge's state that has observed one more event, given its position."""
     return hashlib.blake2b(digest + position.to_bytes(8, "big"), digest_size=_STATE_BYTES).digest()
 
 
 def advance_digest_all(digest: bytes, positions: Iterable[int]) -> bytes:
-    """Return the digest of a state that has observed more events, in this order."""
+    """Return the digest of a judge's state that has observed more events, in this order."""
     for position in positions:
         digest = advance_digest(digest, position)
     return digest
 
 
 def format_state_name(judge: str, digest: bytes | None) -> str:
-    """Return how an entry names the state that was judged from; `digest` is None without one."""
+    """Return the name by which an entry has its judge's state; `digest` is None without one."""
     return judge if digest is None else judge + digest.hex()
 
 
@@ -56,12 +56,12 @@ def parse_state_name(state: str) -> tuple[str, str]:
 
 
 def is_state_name(state: str) -> bool:
-    """Say whether a text is a state's name; a worker may answer anything."""
+    """Say whether a text is a name of a judge's state; a worker may answer anything."""
     return len(state) in (_JUDGE_DIGITS, _JUDGE_DIGITS + _STATE_DIGITS) and not set(state) - set(
         "0123456789abcdef"
     )
 
 
 def checkpoint_digest(checkpoint: bytes) -> str:
-    """Return the digest by which an entry names a checkpoint's bytes."""
+    """Return the digest by which an entry names the bytes of a judge's checkpointed state."""
     return hashlib.sha256(checkpoint).hexdigest()[:32]

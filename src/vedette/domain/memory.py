@@ -65,7 +65,7 @@ def reviewed_citation_ids(cited: Iterable[tuple[str, str]]) -> frozenset[str]:
 
 
 class BankPlan(Struct, frozen=True):
-    """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds.
+    """A memory bank's declaration: who may read, or propose to, which scope; what it holds.
 
     `permitted_readers` are, by scope, those to whom what is remembered there may be told.
     """
@@ -174,7 +174,7 @@ def find_candidate_fault(candidate: Candidate, topics: Collection[str]) -> str:
 
 
 def find_label_fault(text: object) -> str:
-    """Say why a text cannot be a label; "" if it can."""
+    """Say why a text cannot be the label of a Memory; "" if it can."""
     one_line = isinstance(text, str) and text.isprintable()
     if one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MAX_LABEL:
         return ""

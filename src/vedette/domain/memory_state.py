@@ -1,4 +1,4 @@
-"""What became of candidates: the entries of memory, folded into where each memory stands.
+"""The states of memories: their entries, folded into where each stands and what became of it.
 
 The ledger is the truth and a bank a projection of it: what is recalled can be told, and made
 again, from these entries and their bodies alone. A memory that a person reviewed as a file has an
@@ -39,7 +39,7 @@ _STATE_TEXTS = {"active": "is recalled", "rejected": "was rejected", "off": "was
 
 
 class LedgerMemory(Struct):
-    """One memory as the ledger tells of it.
+    """The state of one memory as its entries tell of it.
 
     `seq` is the entry that proposed it (0: a reviewed file), `last` the latest about it; `by` is
     whose order that was and `at_us` when (0: nobody decided yet). Erased, it has no candidate;
@@ -88,7 +88,7 @@ MemoryEntry = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
 
 
 def fold(rows: Iterable[MemoryEntry]) -> dict[str, LedgerMemory]:
-    """Return where every memory stands that the entries tell of, by `bank/id`.
+    """Fold entries into the state of every memory that they tell of, by `bank/id`.
 
     `rows` are (seq, entry, body) of the kinds in TOLD, oldest first; the body is None if erased.
     """
@@ -114,7 +114,7 @@ def fold(rows: Iterable[MemoryEntry]) -> dict[str, LedgerMemory]:
 
 
 def check_transition(kind: str, memory: LedgerMemory) -> None:
-    """Raise if an order of this kind may not be given about a memory as it stands.
+    """Raise if the states of a memory let no order of this kind be given about it as it stands.
 
     AlreadyDone if it stands there already, NotFound if its content was erased, else BadCommand.
     """

@@ -39,7 +39,7 @@ KnownValues = frozenset[str | int]
 
 
 class Ref(Struct, frozen=True):
-    """A value named by where it is: `/event/data/from`, `/charter/folders/2`, `/outcome/1/id`."""
+    """A reference to a value by where it is: `/event/data/from`, `/outcome/1/id`."""
 
     __dataclass_fields__ = DataclassFields()
 
@@ -47,7 +47,7 @@ class Ref(Struct, frozen=True):
 
 
 class Roots(Struct, frozen=True):
-    """Everything that one run may point at, with what is known of its origin.
+    """The roots that references of one run may point into, with what is known of their origin.
 
     `vouched` names envelope attributes that the source authenticated; `data` is among them only
     for a tick, whose data the engine made of the agent's own schedule. Of an undo, which the engine
@@ -85,7 +85,7 @@ def split_pointer(pointer: str) -> tuple[str, ...]:
 
 
 def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
-    """Return the value that `ref` names and the origin of its root.
+    """Return the value that a reference names and the origin of its root.
 
     Raises BadProposal if the pointer leads nowhere: a lost reference is never an empty value.
     """
@@ -102,7 +102,7 @@ def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
 
 
 def resolve_path(value: Any, path: Sequence[str]) -> Any:
-    """Return what stands at a path below `value`. Raises BadProposal if it leads nowhere."""
+    """Return what stands at a reference's path below `value`, or raise BadProposal."""
     for token in path:
         value = _resolve_token(value, token, path)
     return value
@@ -141,14 +141,14 @@ def _root_origin(path: Sequence[str], roots: Roots) -> Origin:
 
 
 def known_values(roots: Roots) -> KnownValues:
-    """Return every text, and every number of six digits or more, of the charter and registry."""
+    """Return the values of charter and registry: every text, every number of six digits or more."""
     if roots.known is not None:
         return roots.known
     return collect_known_values(roots.charter, roots.registry)
 
 
 def collect_known_values(*values: Any) -> KnownValues:
-    """Return every text that is not empty and number of six digits or more in JSON values."""
+    """Return what origins know of JSON values: texts not empty, numbers of six digits or more."""
     return frozenset(item for value in values for item in _leaves(value) if _may_be_known(item))
 
 
@@ -192,7 +192,7 @@ def worst_origin(origins: Sequence[Origin]) -> Origin:
 
 
 def escape_pointer(name: str) -> str:
-    """Return a name as it stands in a JSON Pointer."""
+    """Return a name as it stands in a JSON Pointer of a reference."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

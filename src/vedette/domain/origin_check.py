@@ -1,4 +1,4 @@
-"""What a recorded action is worth today: its origins by the charter, registry and rules of now."""
+"""The origins of a recorded action today: by the charter, registry and rules of now."""
 
 from __future__ import annotations
 

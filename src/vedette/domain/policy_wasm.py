@@ -24,7 +24,7 @@ MAX_BYTES = 16 << 20
 
 
 class PolicyWasm(Struct, frozen=True):
-    """A Wasm module: `rules` is the digest of the rules it was compiled from, `digest` its own.
+    """A bundle's rules as a Wasm module: `rules` is the rules' digest, `digest` the module's own.
 
     `origin` says where it was found, for people.
     """
@@ -47,7 +47,7 @@ class PolicyWasm(Struct, frozen=True):
 
 
 def unpack_wasm(text: str) -> bytes:
-    """Return the bytes that the record keeps as text; none for a text that holds none."""
+    """Return the bytes of Wasm that the record keeps as text; none for a text that holds none."""
     try:
         packed = base64.b64decode(text, validate=True)
         return zlib.decompressobj().decompress(packed, MAX_BYTES)
@@ -62,7 +62,7 @@ class WasmPublications(Protocol):
 
 
 class WasmRecord(Protocol):
-    """A part of `ports.store.StoreReader`."""
+    """What is asked of the port `StoreReader` to find a PolicyWasm."""
 
     @property
     def policy(self) -> WasmPublications: ...
@@ -71,7 +71,7 @@ class WasmRecord(Protocol):
 
 
 def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
-    """Return the digest of the Wasm that a bundle was published with, and the Wasm if it is there.
+    """Return the digest of the Wasm a bundle was published with, and its PolicyWasm if it is there.
 
     Raises BadPolicy for bytes that are not those that were published.
     """

@@ -14,7 +14,7 @@ from vedette.domain.budget import HOUR_US, MINUTE_US
 
 
 class RateLimits(Struct, frozen=True):
-    """What agent.yaml allows; None for no ceiling.
+    """An agent's rate limits; None for no ceiling.
 
     An error is an attempt that broke off, or an effect that failed for good. An effect is a call
     of a tool that was started.
@@ -25,7 +25,7 @@ class RateLimits(Struct, frozen=True):
 
 
 class RateCounters(Struct):
-    """What happened lately, for each agent. Belongs to one event loop."""
+    """The counters of agents' errors and effects, for rate limits. Belongs to one event loop."""
 
     _instants: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
 

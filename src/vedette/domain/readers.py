@@ -28,7 +28,7 @@ ROW_READERS = "vedette.readers"
 
 
 def meet(*labels: Readers) -> Readers:
-    """Return who may read what was made of values with these labels."""
+    """Return the meet of labels: who may read what was made of values that have them."""
     found: Readers = PUBLIC
     for label in labels:
         if label is not None:
@@ -51,7 +51,7 @@ def find_reader_fault(text: object) -> str:
 
 
 def check_reader(text: str) -> str:
-    """Return a reader as a file of the fleet names it. Raises ValueError with what and mend."""
+    """Return a text that names a reader. Raises ValueError with what and mend."""
     why = find_reader_fault(text)
     if why:
         raise ValueError(f"{text!r} names no reader: {why} | write for example @harbour.example")
@@ -59,12 +59,12 @@ def check_reader(text: str) -> str:
 
 
 def format_readers(label: frozenset[str]) -> str:
-    """Return a label as the text of an event's attribute."""
+    """Return a label's readers as the text of an event's attribute."""
     return ",".join(sorted(label)) or _NOBODY
 
 
 def parse_readers(text: str) -> frozenset[str]:
-    """Return the label that an attribute tells of. Raises ValueError."""
+    """Return the label of readers that an attribute's text tells of. Raises ValueError."""
     if text == _NOBODY:
         return frozenset()
     found = text.split(",")
@@ -74,7 +74,7 @@ def parse_readers(text: str) -> frozenset[str]:
 
 
 class ReaderRule(Struct, frozen=True):
-    """Which events have which label: by patterns (fnmatch, case kept) of source and type."""
+    """A rule of events' labels: by patterns (fnmatch, case kept) of source and type."""
 
     source: str
     type: str
@@ -90,7 +90,7 @@ def event_readers(rules: Sequence[ReaderRule], source: str, type: str, readers: 
 
 
 class Labels(Struct, frozen=True):
-    """Who may read what one run has before it.
+    """The labels of one run: who may read what it has before it.
 
     `run` is the label of all that it has read, and so of what it gives bare. `places` has that of
     a root by its path: `event`, `row`, `memory/ID`, `outcome/0`; what is not there is public.
@@ -111,13 +111,13 @@ def argument_readers(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def unpack_row(row: Mapping[str, Any]) -> tuple[dict[str, Any], Readers]:
-    """Return what a tool wrote into a row, and who may read it."""
+    """Return a tool's row in two: what it wrote, and its label, who may read that."""
     values = dict(row)
     readers = values.pop(ROW_READERS, None)
     return values, None if readers is None else frozenset(readers)
 
 
 def pack_row(row: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
-    """Return a row as it is kept: what a tool wrote, with who may read it."""
+    """Return a tool's row as it is kept: what it wrote, with its label, who may read that."""
     values, _ = unpack_row(row)
     return values if readers is None else {**values, ROW_READERS: sorted(readers)}

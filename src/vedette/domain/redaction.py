@@ -1,4 +1,4 @@
-"""Secrets kept out of what is recorded: they are replaced where a tool's answer repeats them.
+"""Redaction of secrets from what is recorded: they are replaced where a tool's answer has them.
 
 A secret is known as it is, and as Python's `repr`, JSON (RFC 8259) and URLs (RFC 3986) write it.
 It is not known in pieces, nor in another encoding (base64, a digest).
@@ -25,7 +25,7 @@ MAX_ERROR_CHARS = 4096
 
 
 class SecretRedactor:
-    """Replaces secrets by `placeholder`. Those of fewer than `MIN_SECRET_CHARS` characters are left
+    """The redactor of secrets, by `placeholder`. Those under `MIN_SECRET_CHARS` characters are left
     alone.
     """
 

@@ -1,4 +1,4 @@
-"""Proves an action's row by its entries, before it is decided again or performed.
+"""The proof of an action's row by its entries, before it is decided again or performed.
 
 Rows are a cache that nobody signs: whoever can write to the database could write an approval into
 one, a permit, or better origins, and its record may have any shape. So a row that was read back
@@ -40,13 +40,13 @@ _SIGNED_FIELDS = ("event", "agent", "action", "action_digest", "tool", "actor", 
 
 
 def approval_bytes(entry: Mapping[str, Any]) -> bytes:
-    """Return what is signed of an entry `hold.approved`: who approves what, until when."""
+    """Return what an approval signs of its entry `hold.approved`: who approves what, until when."""
     value = {name: entry.get(name) for name in _SIGNED_FIELDS}
     return canonical_json({"schema": "vedette.approval/1", **value})
 
 
 def format_signature(raw: bytes) -> str:
-    """Return a signature as the field `signature` of an entry has it."""
+    """Return an approval's signature as the field `signature` of an entry has it."""
     return base64.b64encode(raw).decode("ascii")
 
 
@@ -75,7 +75,7 @@ def is_approved(
 
 
 def find_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:
-    """Return what a row says that its entries do not; None if it may be gone by."""
+    """Return what an action's row says that its entries do not; None if it may be gone by."""
     decisions = [one for one in records if one[0]["kind"] == DECIDED_KIND]
     if not decisions:
         return "no entry says that it was decided"
@@ -139,12 +139,12 @@ def find_outcome_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | 
 
 
 def format_obligations(obligations: Sequence[Mapping[str, str]]) -> str:
-    """Return a decision's obligations as a row names them."""
+    """Return a Decision's obligations as an action's row names them."""
     return ",".join(sorted({item["type"] for item in obligations}))
 
 
 def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (column, says, should) of what a row's record says that was not asked of it.
+    """Yield (column, says, should) of what an action's record says that was not asked of it.
 
     `request` is the one of its action's first decision.
     """
@@ -180,7 +180,7 @@ def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[
 
 
 class BadRecord(ValueError):
-    """The record of an action's row is none; says what of it is not so."""
+    """The error of an action's record that is none; says what of it is not so."""
 
 
 def parse_record(raw: bytes) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def event_run_id(event: str, agent: str) -> str:
 
 
 class Run(Struct):
-    """What the store knows of a run.
+    """One agent's handling of one event, as far as it is durable.
 
     `position` (the seq of the accepted event) orders the runs of one key. `steps` counts the
     commits, `entries` the ledger entries, `turn` the recorded turns, `last` is the seq of the
@@ -74,7 +74,7 @@ class Lease(Struct, frozen=True):
 
 
 class ActionRow(Struct):
-    """What the store knows of one action of a run: decision, hold and effect in one row.
+    """One action of a run as far as it is durable: decision, hold and effect in one row.
 
     `record` is the action's canonical JSON (arguments, origins, sources, why), `answer` the
     outcome's; `obliges` names the obligations of the last decision. An action not decided yet, or
@@ -127,7 +127,7 @@ class ActionRow(Struct):
 
 
 class Step(Struct):
-    """All that one turn of the engine makes durable, in one transaction.
+    """The unit of work of one turn: all that it makes durable, in one transaction.
 
     Without `run` (a person's command, a publication) nothing refuses it. Else `expected_steps` and
     `entries_before` are the run's counts before it, so that a step that comes twice is known, and
@@ -193,7 +193,7 @@ class Step(Struct):
 
 
 class CommitStatus(Enum):
-    """What the store answers to a step, after COMMIT and never before."""
+    """The status that answers a Step, after COMMIT and never before."""
 
     COMMITTED = "committed"
     DUPLICATE = "duplicate"
@@ -243,7 +243,7 @@ class CommitResult(Struct, frozen=True):
 
 
 class Superseded(VedetteError):
-    """Somebody else moved this run on (another lease, a person's answer): look at it afresh.
+    """The error of a Run that somebody else moved on (a lease, a person's answer): look afresh.
 
     `wait_us` is how long that may wait (microseconds), for a run that could not be begun.
     """
@@ -256,11 +256,11 @@ class Superseded(VedetteError):
 
 
 class EarlierEventPending(Superseded):
-    """An earlier event of the key waits to be judged: the key is read again, from the oldest."""
+    """The error of a Run while an earlier event of its key waits: read the key from the oldest."""
 
 
 class OverBudget(VedetteError):
-    """A budget has no room for what the step would spend; `shortage` says which."""
+    """The error of a Step for which a budget has no room; `shortage` says which."""
 
     code = "over-budget"
 
@@ -270,13 +270,13 @@ class OverBudget(VedetteError):
 
 
 class Fenced(VedetteError):
-    """Policy or a stop changed while the step was made, or a budget has room: decide again."""
+    """The error of a Step under which policy, a stop or a budget's room changed: decide again."""
 
     code = "fenced"
 
 
 class LossWindow(Struct, frozen=True):
-    """Which runs' effects may have happened in history that was lost.
+    """The window of runs whose effects may have happened in history that was lost.
 
     After a restore from a backup nobody knows what was accepted between backup and failure, and a
     source may deliver it again: with the same ids, so under the same keys, but with any `time`.

@@ -1,4 +1,4 @@
-"""What was spent, in calendar windows of UTC, by the agent and for the fleet.
+"""Spend in calendar windows of UTC, by the agent and for the fleet.
 
 The store keeps a row for each (agent or fleet, unit) with the latest hour and day: what a check
 costs does not grow with what was spent, and it is exact, since whoever books holds the store's own
@@ -27,17 +27,17 @@ from vedette.domain.budget import (
 
 
 def window_start(now_us: int, length_us: int) -> int:
-    """Return the start of the window of `length_us` that contains `now_us`."""
+    """Return the start of the calendar window of `length_us` that contains `now_us`."""
     return now_us - now_us % length_us
 
 
 def window_end(now_us: int, length_us: int) -> int:
-    """Return the first instant after the window of `length_us` that contains `now_us`."""
+    """Return the first instant after the calendar window of `length_us` that contains `now_us`."""
     return window_start(now_us, length_us) + length_us
 
 
 class Window(Struct):
-    """What was counted in the latest window of `length_us` that is known.
+    """A count in the latest calendar window of `length_us` that is known.
 
     A clock that stepped back opens no window again: what is counted then goes into the latest.
     `alerted` says that the alert of the window was given.
@@ -104,7 +104,7 @@ Refunds = Sequence[tuple[str, int, int]]
 
 
 class SpendCache:
-    """Running totals by (name, unit), read when first asked for and written at the group's end.
+    """A cache of spend totals by (name, unit), read when first asked for, written with the group.
 
     Not a sum over entries: what a check costs does not grow with what was spent. `read` gives a
     total as the transaction under way has it, `raises` the raises in force at an instant.
@@ -261,7 +261,7 @@ class SpendCounters:
 
 
 class PermitCount(Struct):
-    """The permits of one step, counted at once; taken back if the `with` block raises.
+    """The count of one Step's permits, all at once; taken back if the `with` block raises.
 
     `new` is how many of them had no place before.
     """

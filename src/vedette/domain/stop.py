@@ -37,7 +37,7 @@ class UnrecordedStop(Struct, frozen=True):
 
 
 class StopState(Struct):
-    """What is stopped. `epoch` grows with every change; older steps are refused.
+    """The state of all stops. `epoch` grows with every change; older steps are refused.
 
     `timed_stops` are those that lift themselves. A stop is *pending* between its announcement and
     its commit: no call that it concerns starts any more, but decisions see it only after the
@@ -112,7 +112,7 @@ class StopState(Struct):
 
 
 def scope_of(agent: str | None, tool: str | None, everything: bool) -> StopScope:
-    """Return the (scope, name) a person means. Raises BadCommand unless it is exactly one."""
+    """Return the (scope, name) of the stop a person means. Raises BadCommand unless it is one."""
     if sum((agent is not None, tool is not None, everything)) != 1:
         raise BadCommand("say what to stop", mend="give an agent, or --tool NAME, or --all")
     if everything:

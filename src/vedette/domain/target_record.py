@@ -1,4 +1,4 @@
-"""What a target says itself of what was done to it: the other half of an audit."""
+"""The record that a target itself keeps of what was done to it: the other half of an audit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TargetEffect(Struct, frozen=True):
 
 
 class Mail(Struct, frozen=True):
-    """Where one mail lies, under its unique name, and since when it is as it is."""
+    """One mail of a target's record: where it lies, under its unique name, and since when."""
 
     name: str
     folder: str
@@ -27,7 +27,7 @@ class Mail(Struct, frozen=True):
 
 
 class TargetRecord(Struct, frozen=True):
-    """What one target says: effects by key, or the mails of a mailbox.
+    """The record of one target: effects by key, or the mails of a mailbox.
 
     `retention_us` is for how long it keeps what it has, in microseconds; None if for good.
     `drained_folders` are those that others take mails out of.

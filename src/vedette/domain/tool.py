@@ -21,7 +21,7 @@ SETTLEMENT_MODES: tuple[SettlementMode, ...] = ("transactional", "idempotent", "
 
 
 class Tool(Struct, frozen=True):
-    """One tool of one agent.
+    """One tool of one agent, as it is declared.
 
     `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
     `output` labels what the tool answers: untrusted unless the declaration proves otherwise.

@@ -31,7 +31,7 @@ FIRST_DENIAL_RETRY_US = 1_000_000
 
 
 class ActionSlots(Struct):
-    """The room for actions while a step is made: all there may be, or what `shortage` has left."""
+    """The room for actions in a run's step: all there may be, or what `shortage` has left."""
 
     shortage: Shortage | None = None
     count: int = 0
@@ -58,7 +58,7 @@ class ActionSlots(Struct):
 
 
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:
-    """Return the approval a person gave for exactly this action, if it still stands."""
+    """Return the approval of exactly the action that a row holds, if it still stands."""
     stands = row.hold == "approved" or (row.hold == "used" and not row.is_final)
     if not stands or row.approver is None or row.until_us <= now_us:
         return None
@@ -66,7 +66,7 @@ def approval_of(row: ActionRow, now_us: int) -> Approval | None:
 
 
 def is_hold_over(row: ActionRow, now_us: int) -> bool:
-    """Say whether a hold is over without a permit: a person's no, or silence beyond its end."""
+    """Say whether an action hold is over without a permit: a no, or silence beyond its end."""
     if row.hold == "approved":
         return row.until_us <= now_us
     return row.hold == "denied" or (row.waits == "approval" and row.until_us <= now_us)
@@ -107,7 +107,7 @@ def hold_for_budget(
     shortage: Shortage,
     now_us: int,
 ) -> None:
-    """Let a permitted action wait for a budget; an approval it had stands as it did.
+    """Have a permitted action's row wait for a budget; an approval it had stands as it did.
 
     `hold_before` is its hold, approver and end as they were before it was permitted.
     """
@@ -124,7 +124,7 @@ def _is_approved(hold: HoldState | None) -> bool:
 
 
 def denial_retry_at(since_us: int, now_us: int) -> int:
-    """Return when to decide again what was denied at `since_us` and may have happened; 0: never.
+    """Return when to reauthorize what was denied at `since_us` and may have happened; 0: never.
 
     Each time after twice as long, and for the last time when it has been denied for DENIED_US.
     """
@@ -135,13 +135,13 @@ def denial_retry_at(since_us: int, now_us: int) -> int:
 
 
 def stop_retry_at(row: ActionRow, now_us: int) -> int:
-    """Return when to decide again what a rule stops: each time after twice as long, to a bound."""
+    """Return when to reauthorize what a rule stops: each time after twice as long, to a bound."""
     doublings = min(row.decisions - 1, 16)
     return now_us + min(FIRST_STOP_RETRY_US << doublings, MAX_STOP_RETRY_US)
 
 
 def wake_us(row: ActionRow, is_stopped: bool) -> int:
-    """Return the instant at which something may happen to an open action; 0: by no clock.
+    """Return when to wake a run for an open action, as something may happen then; 0: by no clock.
 
     `is_stopped` says that its tool, its agent or everything is.
     """

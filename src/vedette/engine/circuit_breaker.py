@@ -19,7 +19,7 @@ State = Literal["closed", "open", "half-open"]
 
 
 class Limits(Struct, frozen=True):
-    """When a breaker opens, and how long it stays open.
+    """When a target's circuit breaker opens, and how long it stays open.
 
     It opens after `in_a_row` failures without a success between them, or when, of at least `least`
     calls within `window_us`, `share_milli` thousandths failed. It stays open for `first_us`, and

@@ -32,7 +32,7 @@ async def follow_cluster(
     trouble: Callable[[str], None],
     releases: Callable[[Callable[[str], None]], Awaitable[None]] | None = None,
 ) -> None:
-    """Take up what others publish, for as long as the run lasts.
+    """Take up in this worker's engine what other workers publish, for as long as the run lasts.
 
     `releases` takes up agents' releases that others made, and tells `trouble` of what it cannot.
     `feed` brings what others ordered about memories, or erased, into this worker's banks. It is
@@ -70,7 +70,7 @@ async def follow_cluster(
 
 
 async def catch_up(services: Services, rollout: Rollout) -> None:
-    """Make live here what the store says is live. Raises BadPolicy, StoreFailed, Unavailable."""
+    """Make live here the cluster's policy and stops. Raises BadPolicy, StoreFailed, Unavailable."""
     store = services.store
     if store.cluster.is_current:
         return
@@ -83,7 +83,7 @@ async def catch_up(services: Services, rollout: Rollout) -> None:
 
 
 def sync_rate_counts(services: Services) -> None:
-    """Bring the counts that policy's rate limits see up to what all workers have spent.
+    """Bring the counts that rate limits see up to what all workers of the cluster have spent.
 
     They lag by a second at most; budgets are compared in the store and never lag.
     """

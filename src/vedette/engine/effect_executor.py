@@ -184,7 +184,7 @@ async def resolve_lost_effect(
 
 
 async def await_store(services: Services, context: RunContext) -> None:
-    """Wait until a store that cannot commit can: what came of a call could not be recorded.
+    """Have an effect wait until the store can commit: what came of a call could not be recorded.
 
     The context is kept, for it knows which starts are its own. Raises Superseded if the run is
     given to another worker meanwhile; a lease that has only run out may be renewed with the store
@@ -199,7 +199,7 @@ async def await_store(services: Services, context: RunContext) -> None:
 
 
 async def await_pending_stop(services: Services, context: RunContext, row: ActionRow) -> None:
-    """Wait until a stop that was announced is durable: nothing is decided by it before."""
+    """Have an effect wait until a stop that was announced is durable: nothing is decided before."""
     while services.stops.is_stop_pending(context.agent.name, row.tool):  # noqa: ASYNC110 (a commit away)
         await asyncio.sleep(0.001)
 
@@ -308,7 +308,7 @@ async def escalate_unknown(services: Services, context: RunContext, row: ActionR
 async def commit_effect_change(
     context: RunContext, row: ActionRow, kind: str | None, *, now: int, **more: Any
 ) -> None:
-    """Make one change in an effect's life durable by itself. `more` are fields of its entry."""
+    """Commit one change of an effect in a step by itself. `more` are fields of its entry."""
     drafts = [context.effect_entry(kind, row, 0, **more)] if kind else []
     await context.commit(context.build_step(drafts, [row], now))
 
@@ -316,7 +316,7 @@ async def commit_effect_change(
 async def record_outcome(
     services: Services, context: RunContext, row: ActionRow, outcome: Outcome, verified: bool
 ) -> None:
-    """Record what came of a call. It happened, so no fence may refuse to record it.
+    """Record what came of an effect's call. It happened, so no fence may refuse to record it.
 
     `verified` says that it is the target's word, not only the tool's. Only this process knows it: a
     store that cannot commit is waited for, as a call of the same key again would be the price.

@@ -177,7 +177,7 @@ async def decide_and_commit(
 def recall_memories(
     services: Services, context: RunContext, now: int
 ) -> tuple[tuple[Memory, ...], list[Draft]]:
-    """Return the memories for this event, and the entries of the reads decided for them.
+    """Return the memories that a turn recalls, and the entries of the reads decided for them.
 
     What a person has taken back is not judged, so nothing is read for it.
     """
@@ -187,7 +187,7 @@ def recall_memories(
 
 
 def reauthorize_reads(services: Services, context: RunContext, now: int) -> list[Draft]:
-    """Decide the reads of a turn under today's policy; return their entries.
+    """Reauthorize a turn's reads of memory under today's policy; return their entries.
 
     Raises Superseded if the briefing would be another: then the turn is to be reasoned anew.
     """
@@ -199,7 +199,7 @@ def reauthorize_reads(services: Services, context: RunContext, now: int) -> list
 
 
 async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudgement:
-    """Ask the reasoner, giving its judge the state it needs if it has lost it.
+    """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
     Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
     decided, and the caller makes the run a dead letter.
@@ -244,7 +244,7 @@ async def _ask_with_state(
 
 
 def propose_candidates(services: Services, context: RunContext, step: Step) -> None:
-    """Show candidates of a step that was just committed to their banks; fed again if that fails.
+    """Show the candidates of a turn's committed step to their banks; fed again if that fails.
 
     What was erased since is not shown: the banks may have forgotten it before this.
     """
@@ -257,7 +257,7 @@ def propose_candidates(services: Services, context: RunContext, step: Step) -> N
 
 
 def propose_unless_erased(services: Services, candidate: Candidate, seq: int) -> None:
-    """Show a candidate to its bank if the entry that proposed it still has its content."""
+    """Show a turn's candidate to its bank if the entry that proposed it still has its content."""
     entry = services.store.ledger.entry(seq)
     if entry is not None and entry[2] is not None:
         services.recall.banks.propose(candidate, services.clock.now_us())

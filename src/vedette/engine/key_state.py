@@ -23,7 +23,7 @@ _NO_LOCK = nullcontext()
 
 
 class KeyStates:
-    """What is known of keys. Belongs to one event loop."""
+    """What is known of each (agent, key) ahead of the store. Belongs to one event loop."""
 
     def __init__(self, judge_states: JudgeStateReader, runs: RunReader) -> None:
         self._judge_states = judge_states
@@ -97,7 +97,7 @@ class KeyStates:
 
 
 class KeyedLocks:
-    """Locks by name: whoever came first has a name first. Belongs to one event loop.
+    """Locks on keys and rows by name: first come, first served. Belongs to one event loop.
 
     Made for many names that are held for a moment and hardly ever wanted twice at a time: a free
     one is taken without a lock object or a future, and one that nobody has takes no room.
@@ -145,7 +145,7 @@ class KeyedLocks:
 
 
 class KeyedLock:
-    """One name, held within an `async with`.
+    """One name of `KeyedLocks`, held within an `async with`.
 
     Written out, as a generator under `asynccontextmanager` costs ten times as much, for every
     event.

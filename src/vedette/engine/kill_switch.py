@@ -28,7 +28,7 @@ _LIFTS = 100
 async def set_stop(
     services: Services, draft: Draft, scope: StopScope, on: bool, *, command: str | None = None
 ) -> str | None:
-    """Set or lift a stop; in force when this returns. Raises BadCommand if it is so already.
+    """Set or lift a stop by the kill switch, in force on return. Raises BadCommand if it is so.
 
     A stop that lasts longer takes the place of one that has an end. Returns None once the stop is
     durable; else why it is not: then it holds in this process, and `record_stops` records it.

@@ -24,7 +24,7 @@ QueuePosition = tuple[int, str]
 
 
 class ParkedRuns(Struct):
-    """Who waits, by key and by target. Belongs to one event loop."""
+    """The parked runs, by key and by target. Belongs to one event loop."""
 
     _keys: dict[tuple[str, str], list[QueuePosition]] = field(default_factory=dict)
     _turn_waiters: set[str] = field(default_factory=set)

@@ -85,7 +85,7 @@ async def commit_reauthorization(
 
 
 def close_hold(context: RunContext, row: ActionRow) -> list[Draft]:
-    """Deny an action whose hold a person denied or nobody answered in time."""
+    """Deny, as its run goes on, an action whose hold was denied or not answered in time."""
     drafts = []
     if row.hold != "denied":
         row.hold = "expired"
@@ -102,7 +102,7 @@ def close_hold(context: RunContext, row: ActionRow) -> list[Draft]:
 def deny_changed(
     services: Services, context: RunContext, row: ActionRow, why: str, now: int
 ) -> list[Draft]:
-    """Deny an action that is not what it was: its tool, its charter or the registry changed."""
+    """Deny before use an action that is not what it was: its tool, charter or registry changed."""
     if row.waits == "policy":
         services.calls.unrecorded.add(row.id)
         row.effect = "intended"

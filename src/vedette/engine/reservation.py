@@ -56,14 +56,14 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
 
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
-    """Say why an agent's turns have no worst case in what is limited; None if they have one."""
+    """Say why the worst case of an agent's turns cannot be reserved; None if it can."""
     if not agent.asks_model:
         return None
     return budgets.find_gap(agent.name, agent.budget)
 
 
 def pause_unbounded_agents(services: Services) -> None:
-    """Have agents begin nothing here while their turns have no worst case in what is limited.
+    """Have agents begin nothing here while the worst case of their turns cannot be reserved.
 
     To be asked whenever another release or another revision is live here. Nothing like that is
     released or published; but a worker may hear of one when it is so already, of releases that
@@ -77,7 +77,7 @@ def pause_unbounded_agents(services: Services) -> None:
 
 
 def refuse_unbounded_agents(services: Services) -> None:
-    """Raise BadFleet if the live limits cannot be kept for an agent that was changed meanwhile."""
+    """Raise BadFleet if the live limits allow no reservation for an agent changed meanwhile."""
     for agent in services.fleet.agents.values():
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
             mend = "mend its agent.yaml, or policies/budgets/data.yaml"
@@ -85,7 +85,7 @@ def refuse_unbounded_agents(services: Services) -> None:
 
 
 def limits_of(services: Services, context: RunContext, worst: Mapping[str, int]) -> list[Cap]:
-    """Return every limit on a turn: the run's own, with what it has used, then by hour and day."""
+    """Return every limit on a turn's reservation: its run's, with its use, then by hour and day."""
     agent, units = context.agent, tuple(worst)
     # The run may have booked turns that a crash kept it from taking: they count.
     before = services.store.spend.of_run(context.run.id) if context.run.entries else {}
@@ -106,7 +106,7 @@ async def wait_for_budget(
     revision: int,
     now: int,
 ) -> bool:
-    """Record the refusal and let the run wait; False if there is room by now."""
+    """Record that a turn had no room and let its run wait; False if there is room by now."""
     refused = context.entry("budget.refused", turn=context.run.turn + 1, **shortage.entry_fields())
     step = context.build_step(
         [refused], [], now, shortfall=worst, limits=limits, policy_rev=revision,
@@ -121,7 +121,7 @@ async def wait_for_budget(
 
 
 def count_refusal(services: Services, context: RunContext, shortage: Shortage) -> None:
-    """Count a refusal."""
+    """Count, as a metric, that a run found no room in a budget."""
     services.metrics.count(
         "budget_refusals", agent=context.agent.name, scope=shortage.scope, unit=shortage.unit,
         window=shortage.span,
@@ -131,7 +131,7 @@ def count_refusal(services: Services, context: RunContext, shortage: Shortage) -
 def release_reservation(
     services: Services, context: RunContext, judgement: ReasonerJudgement
 ) -> tuple[list[Draft], dict[str, int], list[tuple[str, int, int]]]:
-    """Return what settles a turn: its entry, what it spent beyond, and what it gives back.
+    """Return what settles a turn's reservation: its entry, what was spent beyond, what goes back.
 
     What it spent beyond its worst case (a vendor's own retries, say) is counted all the same: it
     is gone.

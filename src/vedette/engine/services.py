@@ -26,7 +26,7 @@ from vedette.policy.gateway import Gateway
 
 
 class Services(Struct):
-    """One fleet at work. Belongs to the event loop it was made on.
+    """One fleet at work: all that handling its runs needs. Belongs to one event loop.
 
     `run_journal` remembers, beyond the death of this process, whose judge was at work.
     `scope_readers` are those to whom a scope of a bank may be told. `shortages` is what an agent's

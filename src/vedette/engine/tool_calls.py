@@ -36,7 +36,7 @@ Precondition = Literal["none", "start", "query", "person"]
 def find_precondition(
     tool: Tool, effect: EffectState, *, own_start: bool, in_loss_window: bool = False
 ) -> Precondition:
-    """Say what has to happen before the call may be made.
+    """Say what has to happen before an effect's call: nothing, a start, a query, or a person.
 
     `own_start` tells a `started` that this handler wrote itself a moment ago from one that was
     found after a crash: the latter is an unknown outcome. In `in_loss_window` even an effect that
@@ -66,7 +66,7 @@ def build_call(
     *,
     person: bool = False,
 ) -> Call:
-    """Return the exact call of an action's tool."""
+    """Return the exact call that a run makes of its action's tool."""
     return Call(
         tool=action.tool.name,
         args=action.args,
@@ -85,7 +85,7 @@ def build_call(
 async def make_call(
     executor: ToolExecutor, tool: Tool, call: Call, may_start: Callable[[], bool]
 ) -> Outcome | None:
-    """Make the call; None if it was not started.
+    """Make an effect's tool call; None if it was not started.
 
     A tool that raises broke off somewhere: where a repeat is harmless that is a failure, else
     nobody knows what happened.
@@ -100,7 +100,7 @@ async def make_call(
 
 
 async def query_target(executor: ToolExecutor, tool: Tool, call: Call) -> Outcome | None:
-    """Ask the target what came of an unknown call; None if it never happened.
+    """Ask an effect's target what came of an unknown call; None if it never happened.
 
     No answer is not a no: the effect stays unknown, and the target is asked again. A query that
     answers `retry` speaks of itself, not of the call.
@@ -117,7 +117,7 @@ async def query_target(executor: ToolExecutor, tool: Tool, call: Call) -> Outcom
 async def verify_outcome(
     executor: ToolExecutor, tool: Tool, call: Call, done: Outcome, *, obliged: bool
 ) -> tuple[Outcome, bool]:
-    """Ask the target whether what the tool says it did is there; once, with the tool's deadline.
+    """Ask an effect's target whether what the tool says it did is there; once, by its deadline.
 
     Returns the outcome and whether it is the target's word. Without an answer it is the tool's own
     claim, unless policy obliges to verify: then nobody knows. If the target says that it is not
@@ -151,7 +151,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def apply_outcome(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectState:
-    """Write an outcome into the action's row and return the effect's new state.
+    """Write a call's outcome into the action's row and return the effect's new state.
 
     A `retry` plans the next try with exponential backoff; its jitter is drawn from the effect's
     key, so that it is the same in every replay. Tries are bounded by the tool's declaration.
@@ -186,20 +186,20 @@ def postpone_query(row: ActionRow, now_us: int) -> ActionRow:
 
 
 def answer_bytes(outcome: Outcome) -> bytes:
-    """Return the canonical bytes of an outcome."""
+    """Return the canonical bytes of a call's outcome, as the action's row keeps them."""
     return normalized_json(
         {"data": dict(outcome.data), "error": outcome.error, "state": outcome.state}
     )
 
 
 def answer_data(row: ActionRow) -> Mapping[str, Any]:
-    """Return what the tool answered; empty before it did."""
+    """Return what the tool answered to an action's call; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     return data
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:
-    """Return what an agent is told of an action: enough to go on, too little to probe with."""
+    """Return what a briefing says of an earlier action: enough to go on, too little to probe."""
     if row.effect == "done":
         return {"status": "done", "data": answer_data(row)}
     if row.effect in ("failed", "cancelled"):

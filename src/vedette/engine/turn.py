@@ -42,7 +42,7 @@ BoundProposals = list[Action | BadProposal]
 
 
 def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundProposals:
-    """Turn proposals into exact actions; one that is no action becomes the error that says why."""
+    """Bind a turn's proposals to exact actions; what is none becomes the error that says why."""
     bound: BoundProposals = []
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     if not judgement.proposals:
@@ -135,7 +135,7 @@ def compose_step(
 
 
 def action_row(action: Action, agent: str) -> ActionRow:
-    """Return the row of an action that was just bound, not decided yet."""
+    """Return the row of an action that a turn just bound, not decided yet."""
     # Its inverse is for people to see: nothing is decided by it.
     inverse = {"inverse": action.tool.inverse} if action.tool.inverse else {}
     readers = {at: sorted(who) for at, who in action.readers.items()}
@@ -239,7 +239,7 @@ def hold_for_policy(
     entries: Sequence[EntryRecord],
     now: int,
 ) -> bool:
-    """Leave a denied action that may have happened open for a while; False if that is over.
+    """Have a run's denied action that may have happened wait for a while; False if that is over.
 
     It may be repeated under its key, so no more than that is in the way of knowing. `hold_before`
     is its hold as it was before it was denied, `entries` its entries if the last of them is this
@@ -255,7 +255,7 @@ def hold_for_policy(
 
 
 def deny_unverifiable(context: RunContext, row: ActionRow, planned: bool) -> Draft:
-    """Deny an action whose permit obliges to what its tool cannot do."""
+    """Deny an action of a run whose permit obliges to what its tool cannot do."""
     row.decided, row.rule = "deny", "engine.changed"
     row.effect = "cancelled" if planned else None
     row.hold = None if row.hold is None else "denied"
@@ -360,7 +360,7 @@ def turn_body(
 
 
 def judgement_fields(judgement: ReasonerJudgement) -> dict[str, Any]:
-    """Return the numbers of a judgement that an entry may hold."""
+    """Return the numbers of a turn's judgement that an entry may hold."""
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     fields: dict[str, Any] = {
         "label": judgement.label if judgement.label.isascii() else None,
@@ -378,7 +378,7 @@ def judgement_fields(judgement: ReasonerJudgement) -> dict[str, Any]:
 
 
 def action_confidence(proposal: Proposal, judgement: float) -> float | None:
-    """Return how sure an action of this proposal is; None if it was refused for that."""
+    """Return how sure an action of a turn's proposal is; None if it was refused for that."""
     try:
         return proposal_confidence(proposal.confidence, judgement, proposal.tool)
     except BadConfidence:
@@ -386,7 +386,7 @@ def action_confidence(proposal: Proposal, judgement: float) -> float | None:
 
 
 def candidate_entry(context: RunContext, candidate: Candidate, back: int) -> Draft:
-    """Return the entry of a memory that an agent proposes."""
+    """Return the entry of a memory that a turn proposes."""
     return context.entry(
         "memory.proposed", back=back, memory=candidate.bank, what=candidate.id,
         body=context.body(candidate.to_json()),
@@ -396,7 +396,7 @@ def candidate_entry(context: RunContext, candidate: Candidate, back: int) -> Dra
 def screen_candidates(
     services: Services, context: RunContext, judgement: ReasonerJudgement
 ) -> tuple[list[Candidate], list[dict[str, str]]]:
-    """Return the memories proposed to banks that take them, and why the others are refused.
+    """Return the memories that a turn proposes to banks that take them, and why others are refused.
 
     The id is a function of the run and the place in it, never of what is to be remembered: the
     ledger keeps it after the content was erased.
@@ -426,7 +426,7 @@ def screen_candidates(
 
 
 def emit_metrics(services: Services, context: RunContext, step: Step) -> None:
-    """Count what a committed step decided."""
+    """Count, as metrics, what a run's committed step decided."""
     agent = context.agent.name
     for row in step.actions:
         services.metrics.count(

@@ -1,4 +1,4 @@
-"""Sets an opened fleet to work: sources, dispatcher, policy watcher, servers."""
+"""The daemon sets an opened fleet to work: sources, dispatcher, policy watcher, servers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ QUIET_POLLS, QUIET_POLLS_WITHOUT_SOURCES = 30, 3
 
 
 class Daemon:
-    """One run of a fleet. `troubles` are what a person should see, newest last.
+    """The daemon: one run of a fleet. `troubles` are what a person should see, newest last.
 
     `signals` are those of the caller, who has taken them already; without them the run takes
     SIGINT and SIGTERM itself for as long as it lasts.
@@ -495,7 +495,7 @@ class Daemon:
 
 
 def build_bank_feed(app: App) -> Callable[[], None]:
-    """Return what brings into the banks what was ordered since they were fed, be it at the start.
+    """Return the daemon's feed of the banks: what was ordered since they were fed, or at the start.
 
     Judges that were taught otherwise are made anew.
     """
@@ -528,7 +528,7 @@ def _to_unavailable(error: BaseException) -> BaseException:
 
 
 def summary(daemon: Daemon) -> dict[str, Any]:
-    """Return what the run came to: counts per agent, and three ids to look at next."""
+    """Return what the daemon's run came to: counts per agent, and three ids to look at next."""
     app = daemon.app
     seconds = (app.services.clock.monotonic_us() - daemon.start_us) / 1e6
     cpu = machine.cpu_s() - daemon.start_cpu_s

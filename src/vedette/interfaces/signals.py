@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM mean to a run: the first asks it to end, the second ends the process.
+"""SIGINT and SIGTERM to a run: the first asks it to end, the second ends the process.
 
 A run that was asked to end and has not within two seconds is ended too, as a second signal would:
 whatever was answered is durable, and the next run finds the rest.
@@ -22,7 +22,7 @@ GRACE_S = 1.9
 
 
 class Signals:
-    """Takes both signals for as long as the block runs; outside the main thread it takes none.
+    """Takes SIGINT and SIGTERM while the block runs; outside the main thread it takes none.
 
     Not the event loop's own handlers: those run when the loop comes round, and a second signal is
     sent just when it does not. The same is true of the alarm that ends a run which takes too long.

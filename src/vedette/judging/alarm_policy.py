@@ -1,4 +1,4 @@
-"""When a score is an alarm: a threshold, a pause, and less patience with a series that cries wolf.
+"""Alarm policy: a threshold, a pause, and less patience with a series that cries wolf.
 
 An alarm has to beat every score of the PAUSE rows before it, and a threshold that each alarm of
 the same series raises by RAISE; the raise is forgotten by a factor of e in FORGET rows. So a

@@ -1,4 +1,4 @@
-"""Yes or no with a calibrated chance: an example bank of two labels and one logistic curve.
+"""A binary classifier with a calibrated chance: an example bank of two labels, one logistic curve.
 
 The curve is fitted to the leave-one-out scores of the examples, with targets drawn in (Platt,
 1999), so that a bank without an error never claims certainty.
@@ -24,7 +24,7 @@ _STRENGTH = 1e-3
 
 
 class Chance(NamedTuple):
-    """How likely the answer is yes, 0..1; `score` is what the chance was read from."""
+    """How likely a classifier's answer is yes, 0..1; `score` is what the chance was read from."""
 
     chance: float
     score: float

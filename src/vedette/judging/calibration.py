@@ -26,7 +26,7 @@ PRIOR_STRENGTH = 0.3
 
 
 class Curve(Struct, frozen=True):
-    """A non-decreasing, piecewise linear map from score to probability, flat beyond its ends.
+    """A calibration curve: non-decreasing, piecewise linear, flat beyond its ends.
 
     `points` are (score, probability), scores strictly growing. Raises ValueError if they are not,
     or if a probability is outside 0..1 or smaller than the one before.
@@ -135,7 +135,7 @@ def conformal_threshold(
 
 
 def confidence_features(scores: Floats) -> Floats:
-    """Return what the confidence is read from: 1, top score, margin, square root of margin."""
+    """Return what a bank's confidence is read from: 1, top score, margin, square root of margin."""
     ordered = np.sort(scores)[::-1]
     top = float(ordered[0])
     margin = top - float(ordered[1]) if ordered.size > 1 else top

@@ -1,4 +1,4 @@
-"""Letters of other alphabets by the Latin letter that they are drawn like, or named after.
+"""Confusables: letters of other alphabets by the Latin one they are drawn like, or named after.
 
 Two sources: the project's own small tables of what looks alike, and the letters' names in Python's
 Unicode data ("LATIN SMALL LETTER A WITH HOOK" is an a, "LATIN LETTER SMALL CAPITAL R" an r).

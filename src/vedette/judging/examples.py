@@ -42,7 +42,7 @@ _STRANGE = 0.03  # of the examples are farther from the others than what is beli
 
 
 class Example(Struct, frozen=True):
-    """One labelled text. `id` names it in explanations.
+    """One labelled text of an example bank. `id` names it in explanations.
 
     `lam` is how much it may be doubted (`LAMBDA`); `facts` is what `Extra` reads beside the text.
     """
@@ -68,7 +68,7 @@ class Near(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True):
-    """What the bank says: `scores` best first, `nearest` most similar first.
+    """What an example bank says of a text: `scores` best first, `nearest` most similar first.
 
     `familiar` is best score + 2 x mean similarity of the five nearest: low for what belongs to no
     label (out of scope). It is compared, not read as a probability.

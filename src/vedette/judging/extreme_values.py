@@ -1,4 +1,4 @@
-"""How unusual a value is, from the few most extreme values of a long past.
+"""Extreme values: how unusual a value is, by the few most extreme ones of a long past.
 
 Only a tail has to be remembered to rank what is extreme: of the last HORIZON rows the KEPT largest
 values, each with its row. A value below all of them is no surprise at all, so that nothing is lost
@@ -24,7 +24,7 @@ _BONUS_CAP = 1.0
 
 
 class Tail:
-    """The largest values of the last HORIZON rows, by size, and their rows.
+    """The largest values of a series' last HORIZON rows, by size, and their rows.
 
     Values are kept as float32: a difference of one part in ten million is noise to a rank. Where
     values grew too old, smaller ones that were let go before are missing; what is ranked below
@@ -68,7 +68,7 @@ class Tail:
 
 
 class OneSidedView:
-    """A view of which large values are unusual."""
+    """A view of a metric series in which large values are unusual."""
 
     __slots__ = ("_cell", "high", "tail")
 
@@ -92,7 +92,7 @@ class OneSidedView:
 
 
 class TwoSidedView:
-    """A view of which both large and small values are unusual."""
+    """A view of a metric series in which both large and small values are unusual."""
 
     __slots__ = ("_cell", "high", "low", "lower", "upper")
 
@@ -126,7 +126,7 @@ def _surprise(rank: int, row: int) -> float:
 
 
 def little_endian(part: array[float] | array[int]) -> bytes:
-    """Return an array's bytes in little-endian order whatever the machine's is."""
+    """Return numbers of a judge's state in little-endian bytes, whatever the machine's order is."""
     if sys.byteorder != "little":
         part = part[:]
         part.byteswap()
@@ -134,12 +134,12 @@ def little_endian(part: array[float] | array[int]) -> bytes:
 
 
 def pack(tail: Tail) -> bytes:
-    """Return a tail's values and rows as bytes; their number is not among them."""
+    """Return the values and rows of a tail of extreme values as bytes, without their number."""
     return little_endian(tail.values) + little_endian(tail.rows)
 
 
 def unpack(tail: Tail, blob: bytes, at: int, count: int) -> int:
-    """Fill a blank tail with `count` values from `blob` at a place; return the place behind."""
+    """Fill a blank tail with `count` extreme values out of `blob`; return the place behind them."""
     tail.values, at = unpack_array("f", blob, at, count)
     rows: array[int] = array("Q")
     end = at + count * rows.itemsize
@@ -151,7 +151,7 @@ def unpack(tail: Tail, blob: bytes, at: int, count: int) -> int:
 
 
 def unpack_array(kind: str, blob: bytes, at: int, count: int) -> tuple[array[float], int]:
-    """Return an array of `count` numbers from `blob` at a place, and the place behind."""
+    """Return `count` numbers of a judge's state from `blob` at a place, and the place behind."""
     part: array[float] = array(kind)
     end = at + count * part.itemsize
     part.frombytes(blob[at:end])

@@ -126,7 +126,7 @@ class Lexicon:
 
 
 class Rows:
-    """Sparse rows side by side: similarities of one row to all, and of all to one another."""
+    """Sparse rows of features: similarities of one row to all, and of all to one another."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.features = np.concatenate([row[0] for row in rows]).astype(np.int32)

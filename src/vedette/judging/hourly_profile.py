@@ -1,4 +1,4 @@
-"""What a series is like at each hour of the day, for those whose rows say when they are of."""
+"""Hourly profile: what a series is like at each hour, for those whose rows say when they are of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOUR_US = 3_600_000_000
 
 
 def hour_of(time: str | None) -> int | None:
-    """Return the hour of the day, in UTC, of an instant as events name it; None without one.
+    """Return the hour of the day, in UTC, of a series' row by its event's time; None without one.
 
     UTC, so that the answer is the same on every machine. Where clocks are set forward or back, a
     series that lives by them is an hour off until its levels have followed, within two days.
@@ -29,7 +29,7 @@ def hour_of(time: str | None) -> int | None:
 
 
 class Hours:
-    """The level of each hour of the day: an exponential mean of its values."""
+    """A series' level at each hour of the day: an exponential mean of its values."""
 
     __slots__ = ("counts", "levels")
 

@@ -96,7 +96,7 @@ class KernelSVM:
 
 
 def invert(matrix: Floats) -> None:
-    """Invert a symmetric positive definite matrix in place, by halves (Schur complement).
+    """Invert a kernel matrix (symmetric positive definite) in place, by halves (Schur complement).
 
     Half the work of a general inverse and a quarter of its memory; nothing but products.
     """

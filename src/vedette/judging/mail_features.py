@@ -1,4 +1,4 @@
-"""How a mail is made, as numbers for the kernel: headers and markup, and the shape of its text.
+"""Mail features, numbers for the kernel: headers and markup of a mail, and the shape of its text.
 
 `mail_features` reads the data of a `mail.received` event; `data.facts` comes from the parser. What
 is missing is NaN, unknown: a reviewed example that is only text has no headers to compare.

@@ -1,4 +1,4 @@
-"""Disguised text as it was meant: a normaliser that knows words.
+"""A normaliser that knows words: disguised text as it was meant.
 
 In order: what `clean` does (entities, invisible characters, NFKC); letters of other alphabets by
 look or by name; accents; runs of single letters joined and cut into words again by a unigram

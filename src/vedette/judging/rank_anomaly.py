@@ -77,7 +77,7 @@ Ranked = tuple[int, int, int, int, int]
 
 
 class Reading(NamedTuple):
-    """What one row looked like. `rows` counts the rows seen, this one included.
+    """What one row of a metric series looked like; `rows` counts those seen, this one included.
 
     `values` are the five views' values, `ranks` how many of the `compared` values before were at
     least as extreme (all of them if the value is nowhere near the tail), `surprises` -log10 of that
@@ -126,7 +126,7 @@ class _Mean:
 
 
 class Ranks:
-    """The state of one series: about 30 KB in memory, at most 18 KB dumped.
+    """The anomaly score's state of one series: about 30 KB in memory, at most 18 KB dumped.
 
     `threshold` is the score of an alarm; it is not part of the state, but what it made of the
     series' patience is.

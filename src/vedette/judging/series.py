@@ -22,7 +22,7 @@ _KEYS = frozenset(
 
 
 def generate(spec: Mapping[str, Any]) -> list[float]:
-    """Return the series that `spec` describes, rounded to `digits` (3) decimals.
+    """Return a seeded metric series for judges' evals, as `spec` says, to `digits` (3) decimals.
 
     n             rows
     seed          of the noise (1)

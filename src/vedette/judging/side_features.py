@@ -1,4 +1,4 @@
-"""What goes into the kernel of an example bank beside the words: facts, and dense vectors."""
+"""Side features: what an example bank's kernel has beside the words, facts and dense vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Dense(Struct, frozen=True):
 
 
 class Facts:
-    """The facts of all examples, standardised by what the bank was built of."""
+    """The facts of all examples of a bank, standardised by what it was built of."""
 
     def __init__(self, extra: Extra, cases: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Read every case once. An unknown fact counts as the mean of the known ones."""

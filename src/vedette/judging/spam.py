@@ -44,6 +44,6 @@ class SpamBank:
 
 
 def mail_words(data: Mapping[str, Any]) -> str:
-    """Return the words of a mail for comparing, the subject first."""
+    """Return the words by which example banks compare a mail, the subject first."""
     subject, body = str(data.get("subject") or ""), str(data.get("text") or "")
     return f"Subject: {subject or '(no subject)'}\n\n{body}"

@@ -70,7 +70,7 @@ _HOST = re.compile(r"(?:https?://)?(?:www\.)?([^/:?#\s@]+)")
 
 
 def clean(text: str) -> str:
-    """Return `text` as it is seen: no entities, no invisible characters, NFKC. Case stays."""
+    """Return `text` as a judge reads it: no entities, no invisible characters, NFKC. Case stays."""
     if "&" in text:
         text = _ENTITY.sub(lambda match: unescape(match[0]), text)
     if text.isascii():
@@ -79,7 +79,7 @@ def clean(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Return `text` for matching: `clean`, lower case, no accents, lookalikes as Latin letters.
+    """Return `text` for judges: `clean`, lower case, no accents, lookalikes as Latin letters.
 
     White space becomes single spaces. Two texts that look alike to a reader fold to one string.
     """

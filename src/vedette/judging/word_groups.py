@@ -163,7 +163,7 @@ _MARKS = re.compile(r"[{};=<>|\\]|^[^\S\n]{0,40}(?:[-*•]|\d{1,9}[.)])\s", re.M
 
 
 class Term(NamedTuple):
-    """One term found: its group, its words, and where it stands in the folded text."""
+    """One term of a word group: its group, its words, and where it stands in the folded text."""
 
     group: str
     words: str
@@ -183,7 +183,7 @@ def find_terms(folded: str) -> list[Term]:
 
 
 def are_near(terms: list[Term], left: str, right: str, reach: int = NEAR) -> bool:
-    """Say whether a term of each group stand within `reach` characters of one another."""
+    """Say whether terms of two word groups stand within `reach` characters of one another."""
     spans = sorted((term.start, term.end) for term in terms if term.group == right)
     starts = [start for start, _ in spans]
     # The greatest end of those that begin at or before: a text may hold thousands of either.
@@ -197,7 +197,7 @@ def are_near(terms: list[Term], left: str, right: str, reach: int = NEAR) -> boo
 
 
 def features(text: str) -> tuple[float, ...]:
-    """Return the numbers of FEATURES for a text as it was written (not folded)."""
+    """Return the numbers of word groups (FEATURES) for a text as it was written (not folded)."""
     raw = text[:READ]
     folded = fold(raw)[:READ]  # one character may fold to eighteen
     terms = find_terms(folded)

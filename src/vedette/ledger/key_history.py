@@ -1,4 +1,4 @@
-"""Which key signs which checkpoint: a chain that begins at the one key a verifier trusts.
+"""Key history: which key signs which checkpoint, a chain from the one key a verifier trusts.
 
 A key hands over to the next by an entry `key.rotated` that names it. The old key signs the first
 checkpoint that covers the entry (the *handover*); every later checkpoint is signed by the next

@@ -35,20 +35,20 @@ class ProofError(ValueError):
 
 
 class PublicKey(Protocol):
-    """The public half of a key, as `cryptography` shapes it."""
+    """The public half of a key that signs checkpoints, as `cryptography` shapes it."""
 
     def public_bytes_raw(self) -> bytes: ...
 
 
 class SigningKey(Protocol):
-    """What signing needs of a key: an Ed25519PrivateKey, or anything of that shape (a KMS)."""
+    """What signing a checkpoint needs of a key: an Ed25519PrivateKey, or a KMS of that shape."""
 
     def sign(self, data: bytes, /) -> bytes: ...
     def public_key(self) -> PublicKey: ...
 
 
 def is_signature(public_key: PublicKey, data: bytes, signature: bytes) -> bool:
-    """Say whether an Ed25519 signature (RFC 8032) is that of a key, of exactly these bytes."""
+    """Say whether an Ed25519 signature (RFC 8032) is a ledger key's, of exactly these bytes."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -74,7 +74,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 class Frontier:
-    """A growing tree, kept as the roots of its complete subtrees (its *peaks*), widest first.
+    """A growing Merkle tree, kept as the roots of complete subtrees (its *peaks*), widest first.
 
     There is one peak for each set bit of the size, so a store persists at most 64 hashes and
     goes on appending after a restart without reading any entry again.
@@ -258,7 +258,7 @@ class Checkpoint(Struct, frozen=True):
 
 
 class Signature(Struct, frozen=True):
-    """One signature line of a note, not yet verified."""
+    """One signature line of a checkpoint's note, not yet verified."""
 
     name: str
     key_id: bytes
@@ -266,14 +266,14 @@ class Signature(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """A note taken apart; nothing in it may be believed before `verify_note`."""
+    """A checkpoint's note taken apart; nothing in it may be believed before `verify_note`."""
 
     body: str
     signatures: tuple[Signature, ...]
 
 
 def key_id(name: str, public_key: bytes) -> bytes:
-    """Return the four bytes that name a key: SHA-256(name, newline, 0x01, key)[:4].
+    """Return the four bytes that name a key in a note: SHA-256(name, newline, 0x01, key)[:4].
 
     Raises ProofError for a name with a space or a plus, or a key that is not 32 bytes.
     """
@@ -285,7 +285,7 @@ def key_id(name: str, public_key: bytes) -> bytes:
 
 
 def verifier_key(name: str, public_key: bytes) -> str:
-    """Return the line to hand to verifiers: name+hash+base64(0x01 || public key)."""
+    """Return the line to hand to the ledger's verifiers: name+hash+base64(0x01 || public key)."""
     return f"{name}+{key_id(name, public_key).hex()}+{_encode64(_ED25519 + public_key)}"
 
 
@@ -344,7 +344,7 @@ def parse_note(text: str) -> Note:
 
 
 def read_notes(text: str) -> list[str]:
-    """Split a file of notes, each behind an empty line; a last one that broke off is left out."""
+    """Split a file of signed notes behind empty lines; a last one that broke off is left out."""
     notes: list[str] = []
     lines: list[str] = []
     signed = False
@@ -361,7 +361,7 @@ def read_notes(text: str) -> list[str]:
 
 
 def verify_note(text: str, verifier_key: str) -> str:
-    """Return the body of a note that the key of `verifier_key` signed.
+    """Return the body of a checkpoint's note that the key of `verifier_key` signed.
 
     Signatures by other keys (cosigners) are passed over, as the format asks. Raises ProofError
     if the note is malformed, this key did not sign it, or any signature in its name is wrong.

@@ -19,7 +19,7 @@ SCHEMA = "vedette.archived/1"
 
 
 class ArchivedPrefix(Struct, frozen=True):
-    """Entries 1 to `size` are elsewhere. Size 0: nothing is."""
+    """The beginning of a pruned ledger: entries 1 to `size` were archived. Size 0: none were."""
 
     size: int = 0
     peaks: tuple[bytes, ...] = ()

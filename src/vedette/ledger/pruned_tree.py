@@ -1,4 +1,4 @@
-"""A tree of which only the end is at hand: the peaks of its beginning, and the leaves after it.
+"""A pruned tree: only its end is at hand, behind the peaks of its beginning.
 
 What an archived ledger needs to go on: appending needs the peaks alone (`Frontier`), and so do
 proofs about leaves behind them, because a subtree beside such a leaf's way to the root is either

@@ -21,7 +21,7 @@ _ANSWERED = ("hold.approved", "hold.denied")
 
 
 def find_learned(store: StoreReader, agents: Collection[str], source: str) -> list[LedgerMemory]:
-    """Return what was learned from a source and is not erased, whatever became of it.
+    """Return the memories learned from a source that are not erased, whatever became of them.
 
     `source` is the id of an event or a run, an agent or `person:NAME`. Raises NotFound for one
     that nothing was ever said, done or learned by; `agents` are those of the fleet.

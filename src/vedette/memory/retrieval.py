@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Recall(Struct):
-    """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
+    """The retrieval of memories for agents. `drafts` of new decisions wait for the next step.
 
     `lag_reason` says why the banks lack something that is durable, or cannot be read; "" if they
     are well. `is_closed` says that what they lack may be an order to forget; `rebuild_banks` makes
@@ -177,7 +177,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def build_query(event: Event) -> str:
-    """Return the text a bank is searched with: subject line and text of a message, or the key."""
+    """Return the query for an event's memories: a message's subject and text, or its type."""
     if isinstance(event.data, dict):
         parts = [event.data.get("subject"), event.data.get("text")]
         text = " ".join(part for part in parts if isinstance(part, str))
@@ -189,7 +189,7 @@ def build_query(event: Event) -> str:
 def recall_entries(
     agent: Agent, scope: MemoryScope, decision_record: DecisionRecord
 ) -> list[Draft]:
-    """Return the entry of a decided read, and that of a difference if two engines differed."""
+    """Return the entry of a decided read of a memory scope, and that of a difference of engines."""
     memory = f"{scope.bank}/{scope.scope}"
     read = Draft(
         "recall.decided",

@@ -1,4 +1,4 @@
-"""Review: what a person sees before a memory is promoted, and what curators are handed.
+"""Review of memories: what a person sees before one is promoted, and what curators are handed.
 
 `find_flips` says which recorded events would be judged otherwise with a memory than without it;
 `collect_patterns` what people and the line made of runs in a stretch of the ledger. Both only look.
@@ -24,7 +24,7 @@ _ANSWERS = {"hold.approved": "approved", "hold.denied": "denied"}
 
 
 class Flip(Struct, frozen=True):
-    """A recorded run whose event would be judged otherwise: its label with and without."""
+    """A recorded run that a candidate memory would have judged otherwise: both its labels."""
 
     run: str
     event: str
@@ -34,14 +34,14 @@ class Flip(Struct, frozen=True):
 
 
 def is_stateful(judge: type[Judge]) -> bool:
-    """Say whether such a judge observes: then one event alone says nothing of how it is judged."""
+    """Say whether a judge observes, so that a candidate cannot be reviewed on one event alone."""
     return judge.observe is not Judge.observe
 
 
 def find_flips(
     before: Judge, after: Judge, runs: Sequence[tuple[str, Event]], agent: str
 ) -> list[Flip]:
-    """Return the runs (id, event) that two judges without state label differently."""
+    """Return the flips for a candidate's review: runs that two judges without state label apart."""
     found = []
     for run, event in runs[:MOST_EVENTS]:
         briefing = Briefing(run, agent, "", 1, 0, 1, event, after.charter, {})
@@ -54,7 +54,7 @@ def find_flips(
 
 
 def to_lesson(memory: Mapping[str, Any]) -> Memory:
-    """Return a listed candidate or memory as what a judge would be taught."""
+    """Return a listed candidate or memory as the lesson that a judge would be taught."""
     return Memory(
         id=str(memory["id"]), bank=str(memory["bank"]), revision=0, scope=str(memory["scope"]),
         kind=memory["kind"], topics=tuple(memory["topics"]), text=str(memory["text"]), digest="",
@@ -63,7 +63,7 @@ def to_lesson(memory: Mapping[str, Any]) -> Memory:
 
 
 def add_lesson(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[Memory]:
-    """Return the lessons as they would be with a candidate: beside them, or in one's place."""
+    """Return a judge's lessons with a candidate under review: beside them, or in one's place."""
     replaced = candidate.get("replaces")
     stay = [one for one in lessons if one.id not in (replaced, candidate["id"])]
     return [*stay, to_lesson(candidate)]
@@ -73,7 +73,7 @@ def add_lesson(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[
 
 
 def collect_patterns(ledger: LedgerReader, after_us: int, upto_us: int) -> dict[str, Any]:
-    """Return what people and the line made of runs between two instants, by pattern.
+    """Return for curators what people and the line made of runs between two instants, by pattern.
 
     Answers to holds by (agent, tool, label), corrections by (agent, label), dead letters by agent;
     of each the runs by what was answered, oldest first. No content of any event.

@@ -28,7 +28,7 @@ ReadableScopes = Mapping[str, tuple[tuple[str, str], ...]]
 
 
 class Lessons(Struct):
-    """What each of `agents` may be taught. Nobody is taught anything before `adopt`."""
+    """The training set of each of `agents`. Nobody is taught anything before `adopt`."""
 
     banks: BankStore
     agents: dict[str, Agent]

@@ -48,7 +48,7 @@ MAX_NOTE = 2000
 async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Carry out one order of this module. Raises BadCommand and what the command raises."""
+    """Carry out one order about a hold. Raises BadCommand and what the command raises."""
     if verb in ("approve", "deny"):
         return await answer_hold(commands, verb, order, args["hold"], args.get("digest"))
     authorize(order, verb)
@@ -61,7 +61,7 @@ async def dispatch(
 
 
 def authorize(order: Order, verb: str) -> None:
-    """Return if the order's principal may give it, and says why. Raises Forbidden, BadCommand."""
+    """Return if a person may give the order, and says why. Raises Forbidden, BadCommand."""
     if order.principal.kind != "person":
         raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
     require_role(order.principal, order.principal.roles, verb)
@@ -72,7 +72,7 @@ def authorize(order: Order, verb: str) -> None:
 async def answer_hold(
     commands: Commands, verb: str, order: Order, hold: str, digest: str | None
 ) -> dict[str, Any]:
-    """Approve or deny one hold; `claimed_by` tells whose claim was passed over.
+    """Approve or deny one hold, as ordered; `claimed_by` tells whose claim was passed over.
 
     Raises DisplayMismatch for an approval without the digest of what was shown.
     """
@@ -96,7 +96,7 @@ async def answer_holds(
     holds: Mapping[str, Any],
     group: str | None = None,
 ) -> dict[str, Any]:
-    """Answer every listed hold for what was shown under its digest; return what came of each.
+    """Answer every hold of an order for what was shown under its digest; return what came of each.
 
     Each is durable by itself: what is refused is told, and the others stand. A repeat of the
     command's id answers what was left. Raises BadCommand for a list that is none.
@@ -124,7 +124,7 @@ async def answer_holds(
 
 
 async def claim_hold(commands: Commands, order: Order, hold: str) -> dict[str, Any]:
-    """Say that somebody looks at a hold, for half an hour. It keeps nobody from answering."""
+    """Record a person's claim of a hold, for half an hour. It keeps nobody from answering."""
     row = _require_hold(commands, hold)
     before = _current_claim(commands, row.id)
     until = commands.services.clock.now_us() + CLAIM_US
@@ -135,7 +135,7 @@ async def claim_hold(commands: Commands, order: Order, hold: str) -> dict[str, A
 
 
 async def note_hold(commands: Commands, order: Order, hold: str, text: str) -> dict[str, Any]:
-    """Note something about a hold, for whoever answers it and whoever reads it later."""
+    """Record a person's note on a hold, for whoever answers it and whoever reads it later."""
     row = _require_hold(commands, hold, ended=True)
     if not text.strip() or len(text) > MAX_NOTE:
         raise BadCommand(

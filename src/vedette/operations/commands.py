@@ -43,7 +43,7 @@ _MAX_STOP_US = 3653 * DAY_US
 
 
 class DeadLetterAction(Protocol):
-    """What the store does to dead letters: takes them up again, or closes them."""
+    """What an order has the store do to dead letters: take them up again, or close them."""
 
     async def __call__(
         self, runs: Sequence[str], draft: Draft, *, command: str | None = None
@@ -51,7 +51,7 @@ class DeadLetterAction(Protocol):
 
 
 class ChangedAgent(Struct):
-    """An agent whose folder is not the release that runs any more. `digest` is its digest."""
+    """An agent to order a release of: its folder is not what runs. `digest` is its digest."""
 
     agent: str
     release: str
@@ -63,7 +63,7 @@ class ChangedAgent(Struct):
 
 
 class AgentReleaser(Protocol):
-    """What makes releases of agents' folders (see `vedette.app.releases`)."""
+    """What carries out the order of a release (see `vedette.app.releases`)."""
 
     async def release(self, order: Order, name: str) -> dict[str, Any]: ...
 
@@ -71,7 +71,7 @@ class AgentReleaser(Protocol):
 
 
 class Order(Struct, frozen=True):
-    """Who wants something, why, and under which id (a repeat of the id is the same order)."""
+    """An order: who wants something, why, under which id (a repeat of the id is the same order)."""
 
     principal: Principal
     reason: str
@@ -83,7 +83,7 @@ class Order(Struct, frozen=True):
 
 
 class Commands(Struct):
-    """The commands of one fleet. `read_bundle` reads a policy folder."""
+    """The commands that people order of a fleet. `read_bundle` reads a policy folder."""
 
     services: Services
     intake: Intake
@@ -491,6 +491,7 @@ class Commands(Struct):
 
 
 def publication_to_json(done: PublishResult) -> dict[str, Any]:
+    """Return what an order to publish is answered, as JSON."""
     return {
         "ok": done.ok,
         "revision": done.revision.number,

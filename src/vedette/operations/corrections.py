@@ -38,7 +38,7 @@ _RECENT_ENTRIES = 200
 
 
 class EventAcceptor(Protocol):
-    """What this asks of the intake (`vedette.engine.ingest.EventIntake`)."""
+    """What a correction asks of the intake (`vedette.engine.ingest.EventIntake`)."""
 
     async def accept_with(self, event: Event, subject: str | None, commit: Any) -> Receipt: ...
 
@@ -50,7 +50,7 @@ NEEDED = {"correct": "run"}
 
 
 async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out one correction. Raises BadCommand."""
+    """Carry out one correction, as ordered. Raises BadCommand."""
     if order.principal.kind != "person":
         raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
     require_role(order.principal, order.principal.roles, "correct")
@@ -188,7 +188,7 @@ def _refuse_label(services: Services, run: Run, should: str, was: str, new: bool
 
 
 def known_labels(services: Services, agent: str) -> set[str]:
-    """Return the labels of an agent's charter, of its examples, and of its latest runs."""
+    """Return the labels a correction knows: of the agent's charter, examples, and latest runs."""
     known: set[str] = set()
     declared = services.fleet.agent(agent)
     for name in _LABEL_KEYS:

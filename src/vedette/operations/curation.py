@@ -36,7 +36,7 @@ _ENTRY_KINDS = {
 
 
 def sync_banks(banks: BankStore, store: StoreReader, after: int = 0) -> int:
-    """Bring the banks to what the ledger says: what was proposed, and what people made of it.
+    """Bring the banks to the ledger's curation: what was proposed, and what people made of it.
 
     What stands there already stays. What was learned of erased content goes: the runner may have
     been killed between the two, or another worker may have erased it. Returns up to which entry
@@ -80,7 +80,7 @@ def _is_archived(one: LedgerMemory, archived: Collection[str]) -> bool:
 
 
 class Curation(Struct):
-    """The memories of one fleet, as people see and order them."""
+    """The curation of one fleet's memories, as people see and order them."""
 
     services: Services
     lessons: Lessons

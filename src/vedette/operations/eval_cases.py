@@ -1,4 +1,4 @@
-"""Reads the cases of an agent's evals/*.yaml."""
+"""Eval cases: reads an agent's evals/*.yaml, on which it is tried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START = "2026-01-05T09:00:00.000000Z"
 
 
 class EventFile(Shape):
-    """One event of a case."""
+    """One event of a case in evals/*.yaml."""
 
     type: str = Field(description="the event's type, for example mail.received", min_length=1)
     source: str = Field(description="the event's source, for example maildir:eval", min_length=1)
@@ -31,7 +31,7 @@ class EventFile(Shape):
 
 
 class SeriesFile(Shape):
-    """A metric series as events, one a minute."""
+    """A metric series of a case in evals/*.yaml, as events, one a minute."""
 
     generate: dict[str, Any] = Field(description="what vedette.judging.series.generate takes")
     subject: str = "pump"
@@ -39,7 +39,7 @@ class SeriesFile(Shape):
 
 
 class ExpectFile(Shape):
-    """What is expected. The lists are compared without regard to order."""
+    """What a case in evals/*.yaml expects. The lists are compared without regard to order."""
 
     label: str | None = Field(default=None, description="of the last event")
     permitted: list[str] | None = None
@@ -48,7 +48,7 @@ class ExpectFile(Shape):
 
 
 class CaseFile(Shape):
-    """One case: exactly one of `event`, `events` and `series`."""
+    """One case that an agent is tried on: exactly one of `event`, `events` and `series`."""
 
     name: str = Field(description="one line that says what is shown", min_length=1)
     event: EventFile | None = None
@@ -61,7 +61,7 @@ class CaseFile(Shape):
 
 
 def read_evals(agent: Agent, relative_path: str) -> tuple[list[EvalCase], list[Problem]]:
-    """Return an agent's cases, file by file, and everything that is wrong with them.
+    """Return the eval cases of an agent, file by file, and everything that is wrong with them.
 
     `relative_path` is how problems name the agent's folder.
     """

@@ -38,7 +38,7 @@ RecallFunction = Callable[[Gateway, Agent, Event], Sequence[Memory]]
 
 
 class EvalCase(Struct, frozen=True):
-    """Events, and what is expected of them: of each list as a multiset, of `label` at the end.
+    """An evaluation's case: events, and what is expected, lists as multisets, `label` at the end.
 
     Whatever `expect` does not name is not looked at. `where` is file and line.
     """
@@ -50,7 +50,7 @@ class EvalCase(Struct, frozen=True):
 
 
 class EvalResult(Struct, frozen=True):
-    """What came of a case. `differences` is empty if all was as expected.
+    """What came of a case of an evaluation. `differences` is empty if all was as expected.
 
     `rules` says for every decided action which rule decided it: (tool, outcome, rule).
     """
@@ -88,7 +88,7 @@ class EvalResult(Struct, frozen=True):
 
 
 class Evaluation(Struct):
-    """One agent on trial: its judge, and a fresh gateway and fresh rows for every case."""
+    """The evaluation of one agent: its judge, and a fresh gateway and fresh rows for every case."""
 
     agent: Agent
     judge: Judge
@@ -213,7 +213,7 @@ def _format_tools(tools: Counter[str]) -> str:
 
 
 def to_stored_event(raw: Event) -> Event:
-    """Return an event as everybody in the line sees it: as it was stored. Raises BadEvent."""
+    """Return a tried event as everybody in the line sees it: as it was stored. Raises BadEvent."""
     return Event.from_body(orjson.loads(check_event(raw, max_bytes=1 << 24)))
 
 
@@ -227,7 +227,7 @@ def first_briefing(
     position: int,
     previous: int,
 ) -> Briefing:
-    """Return what an agent is handed for the first turn of an event's run."""
+    """Return what an evaluation hands an agent for the first turn of an event's run."""
     return Briefing(
         run=run_id(event.source, event.id, agent.name),
         agent=agent.name,
@@ -244,7 +244,7 @@ def first_briefing(
 
 
 def first_roots(agent: Agent, briefing: Briefing, row_readers: Readers = None) -> Roots:
-    """Return what the proposals of a first turn may point at: nothing has an outcome yet.
+    """Return what a tried first turn's proposals may point at: nothing has an outcome yet.
 
     `row_readers` are those who may read the row of the briefing.
     """

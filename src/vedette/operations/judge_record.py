@@ -1,4 +1,4 @@
-"""A judgement as the ledger holds it, to hold another against."""
+"""A recorded judgement, for the replay of judges to hold another against."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = ("label", "confidence_milli", "score_milli", "threshold_milli")
 
 
 class RecordedJudgement(Struct, frozen=True):
-    """One recorded judgement: its entry, and (salt, body) if it has one that is there."""
+    """One judgement to replay: its entry, and (salt, body) if it has one that is there."""
 
     seq: int
     entry: Mapping[str, Any]
@@ -50,7 +50,7 @@ class RecordedJudgement(Struct, frozen=True):
 
 
 def has_judgement(entry: Mapping[str, Any]) -> bool:
-    """Say whether an entry of `JUDGEMENT_KINDS` holds a judgement; a run may be closed long after
-    its.
+    """Say whether an entry of `JUDGEMENT_KINDS` holds a judgement to replay; a run may be closed
+    long after its.
     """
     return entry["kind"] == "turn.reasoned" or "label" in entry

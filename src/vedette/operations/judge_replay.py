@@ -59,7 +59,7 @@ _WRITES = 8
 
 
 class JudgeRelease(Struct, frozen=True):
-    """A judge that is at hand: the agent's release, and what it was taught."""
+    """A judge at hand for a replay: the agent's release, and what it was taught."""
 
     agent: Agent
     lessons: tuple[Memory, ...]
@@ -67,7 +67,7 @@ class JudgeRelease(Struct, frozen=True):
 
 
 class JudgeProvider(Protocol):
-    """The judges that are at hand."""
+    """The judges that are at hand for a replay."""
 
     def has_judge(self, agent: str) -> bool:
         """Say whether an agent has a judge, or had one: False if a model reasons for it."""
@@ -87,7 +87,7 @@ class JudgeProvider(Protocol):
 
 
 async def replay_judges(record: StoreReader, judges: JudgeProvider) -> JudgeReport:
-    """Make every recorded judgement again, in the ledger's order. Raises what the store raises."""
+    """Replay every recorded judgement, in the ledger's order. Raises what the store raises."""
     replaying = _Replay(record, judges)
     for seq, raw, salt, data in record.ledger.walk(KINDS):
         await replaying.process_entry(seq, orjson.loads(raw), salt, data)

@@ -1,4 +1,4 @@
-"""What came of judging again: counts, and the differences between the record and the events."""
+"""Report of a replay of judges: counts, and the differences between the record and the events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPECTED_REASONS = frozenset({ERASED, ARCHIVED, CHANGED, UNNAMED, UNKNOWN})
 
 
 class Difference(Struct, frozen=True):
-    """A judgement, or a row, that is not what the record comes to.
+    """A judgement, or a row, that a replay of judges finds to be not what the record comes to.
 
     `what` is one of order, state, judgement, checkpoint, row, not deterministic. Of `recorded` and
     `again` only that is told which differs.
@@ -41,7 +41,7 @@ class Difference(Struct, frozen=True):
 
 
 class JudgeReport(Struct):
-    """What came of it. `answers` are turns that a model, or the engine itself, answered.
+    """What came of a replay of judges. `answers` are turns that a model, or the engine, answered.
 
     `states` counts the kept states that were compared. `unrecomputable` counts judgements by why
     they could not be made again; those not of `EXPECTED_REASONS` are faults.

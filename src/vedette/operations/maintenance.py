@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 
 
 class MaintenanceStore(Protocol):
-    """The upkeep of a store. All writes answer after COMMIT."""
+    """The store as orders of upkeep ask it. All writes answer after COMMIT."""
 
     async def rotate(
         self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
@@ -82,7 +82,7 @@ class MaintenanceStore(Protocol):
 
 
 class KeyStore(Protocol):
-    """Where the signing keys are: the next one is made durable before it is named."""
+    """Where an ordered rotation has its keys: the next one is made durable before it is named."""
 
     def prepare(self) -> tuple[SigningKey, str]: ...
 
@@ -92,7 +92,7 @@ class KeyStore(Protocol):
 
 
 class BrokerDeadLetters(Protocol):
-    """Dead letters that a broker keeps (`vedette.adapters.pubsub.redrive`)."""
+    """Dead letters of a broker that are redriven as ordered (`vedette.adapters.pubsub.redrive`)."""
 
     async def redrive(
         self, name: str, most: int, record: Callable[[int], Awaitable[None]]
@@ -100,7 +100,7 @@ class BrokerDeadLetters(Protocol):
 
 
 class Maintenance(Struct):
-    """The upkeep of one fleet's store."""
+    """The upkeep of one fleet's store, as operators order it."""
 
     services: Services
     store: MaintenanceStore
@@ -226,7 +226,7 @@ class Maintenance(Struct):
 
 
 async def keep_states(services: Services, unkept: Sequence[Run]) -> set[str]:
-    """Keep what judges have learned of content that is about to go, as states without it.
+    """Keep what judges learned of content that an order makes go, as states without it.
 
     Returns the agents of these runs that keep no state: their judges have none, or no worker runs
     them. Raises BadCommand, and nothing is kept, for an agent that only other workers run.

@@ -37,7 +37,7 @@ NEEDED = {"mode": "agent"}
 
 
 async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Set an agent's mode; answer when no worker starts or commits anything under the old one.
+    """Set an agent's mode, as ordered; answer once no worker starts or commits under the old one.
 
     Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `effective_mode`
     and, as `folder`, what became of the file. Raises Forbidden for another role; NotFound for what
@@ -123,7 +123,7 @@ def _grants_file(commands: Commands) -> tuple[Path | None, str]:
 
 
 def read_grant(files: Mapping[str, bytes], agent: str) -> dict[str, Any]:
-    """Return what a bundle grants an agent, with its `mode`: observe where it is silent or odd."""
+    """Return an agent's grant in a bundle, with its `mode`: observe where silent or odd."""
     grants = mount(files).get("grants")
     found = grants.get(agent) if isinstance(grants, dict) else None
     own = dict(found) if isinstance(found, dict) else {}
@@ -131,12 +131,12 @@ def read_grant(files: Mapping[str, bytes], agent: str) -> dict[str, Any]:
 
 
 def effective_mode(requested: str, granted_mode: str) -> str:
-    """Return the more careful of the mode that is requested and the one that is granted."""
+    """Return an agent's mode: the more careful of what is requested and what is granted."""
     return min(requested, granted_mode, key=MODES.index)
 
 
 def replace_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
-    """Return a bundle in which nothing but the agent's mode is another. Raises BadCommand."""
+    """Return a bundle in which an order changes only the agent's mode. Raises BadCommand."""
     from vedette.config.yaml_edit import NotEditable, set_value
 
     before: Any = mount(files)
@@ -159,7 +159,7 @@ def replace_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
 
 
 def replace_file(path: Path, raw: bytes, point: str, expected: bytes) -> bool:
-    """Put a file in the place of one that holds `expected`, durably: whoever reads sees one, whole.
+    """Put what an order edits in the place of a file that holds `expected`, durably and whole.
 
     Returns False, and writes nothing, where it holds something else by now: somebody saved it.
     Raises OSError. Its mode bits stay; hidden files beside it are passed over by whoever reads.

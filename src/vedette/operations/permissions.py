@@ -39,7 +39,7 @@ _TRUSTED: Origin = "trusted"
 
 
 class PermissionQuery(Struct, frozen=True):
-    """Who is asked about and by which engine, with the data that is live in it.
+    """Whose permissions are asked, and of which engine, with the data that is live in it.
 
     `act_engine` is the same policy but for the agent's mode, which is act there. `cron_walls` reads
     a cron expression (`vedette.domain.schedule`).
@@ -59,7 +59,7 @@ class PermissionQuery(Struct, frozen=True):
 def effective_permissions(
     query: PermissionQuery, fleet: Fleet, stops: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Return what an agent may do, wakes on and spends, as one JSON object.
+    """Return an agent's permissions: what it may do, wakes on and spends, as one JSON object.
 
     `stops` are (scope, name) of what is stopped. Raises nothing of the engine's: what it cannot
     decide is shown as the deny that it is.
@@ -250,7 +250,7 @@ def _bar(ask: _Ask, args: Mapping[str, Any], best: _Answer) -> int | None:
 
 
 def stopped_tools(agent: Agent, stops: Sequence[tuple[str, str]]) -> frozenset[str]:
-    """Return the tools of an agent that are stopped by these (scope, name)."""
+    """Return the tools of an agent whose permissions are stopped by these (scope, name)."""
     return frozenset(
         tool
         for scope, name in stops
@@ -263,7 +263,7 @@ def stopped_tools(agent: Agent, stops: Sequence[tuple[str, str]]) -> frozenset[s
 
 
 def describe_triggers(agent: Agent) -> list[str]:
-    """Return what wakes an agent, a line for each subscription and schedule."""
+    """Tell beside permissions what wakes an agent, a line for each subscription and schedule."""
     lines = []
     for one in agent.subscriptions:
         line = f"events of type {' or '.join(one.types)}"
@@ -288,7 +288,7 @@ def _describe_schedule(schedule: Schedule) -> str:
 def next_ticks(
     agent: Agent, now_us: int, cron: Callable[[str], NextWallTime]
 ) -> dict[str, int | None]:
-    """Return when each schedule is due next (microseconds, UTC); None for never.
+    """Tell beside permissions when each schedule is due next (microseconds, UTC); None for never.
 
     `cron` reads a cron expression. Raises what it raises.
     """

@@ -41,7 +41,7 @@ CheckFleet = Callable[["Settings"], list["Problem"]]
 
 
 class NewAgent(Struct):
-    """What a new agent takes. `files` are new texts by path, `before` what each was made of.
+    """What a scaffolded agent takes. `files` are new texts by path, `before` what each was made of.
 
     `review_lines` are lines of its code that have a word which is also the other's name or
     collection.
@@ -65,7 +65,7 @@ def scaffold_agent(
     owner: str | None,
     check: CheckFleet,
 ) -> NewAgent:
-    """Write a new agent; return what was written.
+    """Write a new agent like one that is there; return what was written.
 
     Raises BadCommand if the name cannot be one or is taken, if there is no agent `like`, if the
     fleet would not pass `check` with it, or if somebody saved one of the files that it edits

@@ -32,12 +32,12 @@ _MEND = "`vedette explain` tells what became of it"
 async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Carry out one order of this module. Raises BadCommand."""
+    """Carry out one order to undo an effect. Raises BadCommand."""
     return await undo(commands, order, args["effect"])
 
 
 async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
-    """Accept the event that takes an effect back; once, however often it is asked for.
+    """Accept, as ordered, the event that takes an effect back; once, however often it is asked for.
 
     `effect` is the id of an effect or of its action. Raises NotFound for one that is not known,
     BadCommand for what was not done, cannot be taken back, or was taken back already, and

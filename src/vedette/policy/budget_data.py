@@ -1,4 +1,4 @@
-"""The limits and prices in a bundle's data (policies/budgets/data.yaml), read strictly."""
+"""Budget data: the limits and prices in a bundle's policies/budgets/data.yaml, read strictly."""
 
 from __future__ import annotations
 

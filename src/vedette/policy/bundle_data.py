@@ -37,12 +37,12 @@ _OTHER_WORDS = re.compile(
 
 
 def is_data(path: str) -> bool:
-    """Say whether a path of the bundle is a data file."""
+    """Say whether a path of a policy bundle is one of its data files."""
     return path.rpartition("/")[2] in DATA_NAMES
 
 
 def mount(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the data document of a bundle.
+    """Return the data document of a policy bundle, mounted from its data files.
 
     Raises BadPolicy naming file and line for what is not strict data, and for two files that
     give the same path.
@@ -55,7 +55,7 @@ def mount(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def write_bundle_folder(bundle: Bundle, folder: Path) -> None:
-    """Write a bundle's rules and its data for OPA's own programs; tests are left out."""
+    """Write a policy bundle's rules and data for OPA's own programs; tests are left out."""
     files = {path: text.encode() for path, text in bundle.modules().items()}
     for path, raw in {**files, "data.json": orjson.dumps(mount(bundle.files))}.items():
         file = folder / path
@@ -64,7 +64,7 @@ def write_bundle_folder(bundle: Bundle, folder: Path) -> None:
 
 
 def read_data(path: str, raw: bytes) -> dict[str, Any]:
-    """Read one data file: an object of strict values. Raises BadPolicy with file and line."""
+    """Read one data file of a policy bundle, strictly. Raises BadPolicy with file and line."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

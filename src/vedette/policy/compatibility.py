@@ -1,4 +1,4 @@
-"""Whether this version's check admits the live policy, which another may have published.
+"""Compatibility: whether this version's check admits the live policy, be it of another version.
 
 A bundle is tried out before it is published, by the version of then. What a later version refuses
 stays live, since to drop it would stop the fleet at an upgrade, and is told wherever a person
@@ -33,7 +33,7 @@ _CODE = (
 
 @cache
 def checker_digest() -> str:
-    """Return the digest of this version's check."""
+    """Return the digest of the code by which this version checks a policy."""
     root = Path(vedette.__file__).parent
     files = [
         file
@@ -44,13 +44,13 @@ def checker_digest() -> str:
 
 
 def build_check_mark(digest: str, findings: Sequence[str]) -> dict[str, str]:
-    """Return what is kept of a check of a bundle by this version: a value of the store's meta."""
+    """Return what the store's meta keeps of this version's check of a policy bundle."""
     value = {"bundle": digest, "checker": checker_digest(), "findings": list(findings)}
     return {CHECK_MARK: canonical_json(value).decode()}
 
 
 def read_check(store: StoreReader, digest: str) -> list[str] | None:
-    """Return what this version's check found in a bundle; None if it did not look yet."""
+    """Return what this version's check found in a policy bundle; None if it did not look yet."""
     text = store.meta(CHECK_MARK)
     value: Any = orjson.loads(text) if text else {}
     if (value.get("bundle"), value.get("checker")) != (digest, checker_digest()):
@@ -62,7 +62,7 @@ def read_check(store: StoreReader, digest: str) -> list[str] | None:
 async def check_live(
     store: StoreReader, digest: str, try_out: Callable[[Bundle], Awaitable[Sequence[Finding]]]
 ) -> list[str] | None:
-    """Return what this version's check finds in the live bundle; None if it could not say.
+    """Return what this version's check finds in the live policy; None if it could not say.
 
     Looks up what is kept, else tries the bundle out. A trial that was too slow finds nothing out.
     """

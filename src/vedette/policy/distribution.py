@@ -35,14 +35,14 @@ LOOK_S = 0.5
 
 
 class ForeignArchive(Struct, frozen=True):
-    """What lies in the repository, in this version, and neither the fleet's key nor ours signed."""
+    """What lies in the bundle repository and neither the fleet's key nor ours signed."""
 
     version: str
     why: str
 
 
 class BundleDistributor(Struct):
-    """Makes the archives of one fleet and brings them to its repository, if it has one.
+    """Makes the signed archives of a fleet's policy, brings them to its bundle repository, if any.
 
     `highest_seen` is the highest number seen in the repository: after a restore the record may be
     behind it, and the next revision goes above it. It is kept in the record too, as who is told to
@@ -342,7 +342,7 @@ class BundleDistributor(Struct):
 def read_repository(
     repository: BundleRepository, name: str, signer: ArchiveSigner, seen: int
 ) -> tuple[int, str] | None:
-    """Return the number and bundle digest of what lies in a repository; None if nothing does.
+    """Return which policy lies in a bundle repository, as (number, digest); None if nothing does.
 
     `seen` is the highest number ever seen live. Raises BadPolicy for an archive that was not
     signed by the fleet's key, was changed, or is older than that; Unavailable.

@@ -25,7 +25,7 @@ _PUBLISH_HINT = "`vedette policy publish --reason TEXT` shows what it changes an
 
 
 async def remember_folder(store: Store, digest: str, live: Revision, why_not: str = "") -> None:
-    """Remember what the folder says, and why that is not live, if it is not."""
+    """Remember what the policy folder says, and why that is not live, if it is not."""
     await _set_if_changed(store, POLICY_FOLDER, digest)
     await _set_if_changed(store, POLICY_REFUSED, why_not)
     if digest == live.digest:
@@ -38,7 +38,7 @@ async def _set_if_changed(store: Store, name: str, value: str) -> None:
 
 
 def is_waiting(store: StoreReader, live: Revision) -> bool:
-    """Say whether the folder waits: what is live was published by another way since."""
+    """Say whether the policy folder waits: what is live was published by another way since."""
     return (
         store.meta(POLICY_AGREED) != str(live.number) and store.meta(POLICY_FOLDER) != live.digest
     )
@@ -47,7 +47,7 @@ def is_waiting(store: StoreReader, live: Revision) -> bool:
 async def offer_folder(
     store: Store, rollout: Rollout, bundle: Bundle, request: PublishRequest
 ) -> str:
-    """Make the folder live if it says something new that loosens nothing, and need not wait.
+    """Publish the policy folder if it says something new, loosens nothing, and need not wait.
 
     Returns why it is not live; "" if it is.
     """
@@ -72,7 +72,7 @@ async def offer_folder(
 
 
 def refusal_reason(result: PublishResult | None) -> str:
-    """Return why what was offered is not live; "" if it is."""
+    """Return why a policy folder that was offered is not live; "" if it is."""
     if result is None or result.ok:
         return ""
     if result.findings:
@@ -83,7 +83,7 @@ def refusal_reason(result: PublishResult | None) -> str:
 
 
 def waiting_reason(live: Revision) -> str:
-    """Return why a folder waits."""
+    """Return why the policy folder waits: what is live was not published from it."""
     return (
         f"the folder waits, as revision {live.number} was not published from it: bring it to what "
         f"is live (`vedette policy diff`), or {_PUBLISH_HINT}"

@@ -26,7 +26,7 @@ from vedette.policy.second_opinion import SecondOpinion
 
 
 class Gateway(Struct):
-    """Decides under the live revision. `swap` is the only thing that changes what is live.
+    """Decides actions under the live policy. `swap` is the only thing that changes what is live.
 
     `second_opinion` is what another engine says of the same bundle; None where there is no other.
     """

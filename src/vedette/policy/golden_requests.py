@@ -23,7 +23,7 @@ NamedRequest = tuple[str, Any]
 
 
 def build_request(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) -> Request:
-    """Return a question that asks for a granted action with every sink trusted."""
+    """Return a golden question: it asks for a granted action with every sink trusted."""
     args = {_name(sink): "value" for sink in sinks}
     trigger = next(iter(_texts(grant.get("triggers"))), "golden")
     return {
@@ -66,7 +66,7 @@ def build_request(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[s
 
 
 def build_read_request(agent: str, owner: str, scope: str) -> Request:
-    """Return a question that asks to read a memory scope given as BANK/SCOPE."""
+    """Return a golden question that asks to read a memory scope given as BANK/SCOPE."""
     request = build_request(
         agent, "memory.read", {"verb": "read", "resource": "memory", "owner": owner}, []
     )
@@ -82,7 +82,7 @@ def golden_requests(data: Mapping[str, Any]) -> list[NamedRequest]:
 
 
 def forbidden_requests(data: Mapping[str, Any]) -> list[NamedRequest]:
-    """Return questions that no bundle whatever may permit."""
+    """Return golden questions that no policy bundle whatever may permit."""
     request = next(
         (one for _, one in _generate_requests(data)), build_request("nobody", "nothing", {}, [])
     )

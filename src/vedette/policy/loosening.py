@@ -1,4 +1,4 @@
-"""What another bundle loosens: said to whoever wants it live, before it is.
+"""Loosening: what another bundle loosens, said to whoever wants it live, before it is.
 
 A *loosening* is a difference after which something may be permitted that was not before. In the
 data files that the shipped rules read, each key is compared by what it means: a mode that rises, a

@@ -47,7 +47,7 @@ class Difference(Struct, frozen=True):
 
 
 class ReplayReport(Struct):
-    """What came of a replay.
+    """What came of a replay of policy's recorded decisions.
 
     `unreplayable` counts decisions by why they could not be made again: `erased` (its question
     was erased on purpose, as a later entry says), `missing` (it is gone and nobody said so),
@@ -92,7 +92,7 @@ class ReplayReport(Struct):
 
 
 def replay(record: StoreReader, engine_for: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
-    """Decide everything again. `engine_for` makes an engine of a bundle (PolicyStage.load).
+    """Replay every decision of policy. `engine_for` makes an engine of a bundle (PolicyStage.load).
 
     Each bundle is loaded once and kept: a record names few. Takes one decision of the engine for
     every recorded one; raises nothing for what is wrong with the record.
@@ -126,7 +126,7 @@ def replay(record: StoreReader, engine_for: Callable[[Bundle], PolicyEngine]) ->
 
 
 def erasures(record: StoreReader) -> dict[str, int]:
-    """Return the digests that erasures name, each with the seq of the last one to name it."""
+    """Return the erased bodies' digests, for a replay, each with the seq of the last to name it."""
     named: dict[str, int] = {}
     for seq, raw, _, _ in record.ledger.walk((ERASURE,)):
         found = orjson.loads(raw).get("erased")

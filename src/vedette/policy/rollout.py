@@ -62,7 +62,7 @@ class PublishRequest(Struct, frozen=True):
 
 
 class PublishResult(Struct, frozen=True):
-    """What came of a publication.
+    """What came of a policy bundle's publication.
 
     `took_us` is the time from the wish until no call starts and no step commits under anything
     older, `trial_us` the part of it that the trial took; `open_calls` how many calls of older
@@ -92,7 +92,7 @@ class PublishResult(Struct, frozen=True):
 
 
 class Rollout(Struct):
-    """Publishes bundles, one after the other.
+    """Publishes policy bundles, one after the other.
 
     `prepare` decides under a bundle, as the revision it would get, what must be decided before it
     is live; its entries become durable with the publication. `swap` makes it live here.

@@ -162,7 +162,7 @@ class SecondOpinion:
 
 
 class Samples:
-    """The decisions put aside, each with whom to ask about it, until they are compared.
+    """The decisions put aside for a second opinion, each with whom to ask, until they are compared.
 
     They outlive the revision they were made under. Beyond 1,000 the next ones are dropped, and
     counted.

@@ -21,7 +21,7 @@ ARCHIVE, KEY, HIGHEST_MARK = "policy_archive", "policy_key", "policy_ahead"
 
 
 class ArchiveSigner(Protocol):
-    """Signs archives and reads them back."""
+    """Signs archives of policy revisions and reads them back."""
 
     def key_id(self, *, make: bool) -> str | None:
         """Return the id of the key here; None if there is none and none is to be made."""
@@ -51,7 +51,7 @@ class ArchiveSigner(Protocol):
 
 
 class Archive(Struct, frozen=True):
-    """The signed archive of one revision; `digest` is the SHA-256 of its bytes.
+    """The signed archive of one policy revision; `digest` is the SHA-256 of its bytes.
 
     `public` is the PEM of the key that signed it. It is kept with it, so that a worker without
     that key knows what else the key signed.

@@ -1,4 +1,4 @@
-"""Orders on their way into groups: each in a savepoint of its own, once for each command id."""
+"""Orders on their way into the store's groups: each in its own savepoint, once for each id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class CommandQueue:
-    """Fits `ports.command_store.CommandQueue`."""
+    """The queue of orders into the store's groups; fits `ports.command_store.CommandQueue`."""
 
     def __init__(self, writer: GroupWriter, parts: WriteParts, hooks: CommitHooks) -> None:
         self._writer = writer

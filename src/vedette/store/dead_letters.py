@@ -1,4 +1,4 @@
-"""Dead letters: taking them up again, or closing them for good, as a person orders.
+"""Dead letters in the store's tables: taken up again, or closed for good, as a person orders.
 
 On the writer's thread, in a savepoint of an order's own.
 """
@@ -33,7 +33,7 @@ def redrive(
     draft: Draft,
     at_us: int,
 ) -> DeadLetterResult:
-    """Let dead letters be handled again. Raises BadCommand if the only one named cannot be.
+    """Reopen dead letters in the tables. Raises BadCommand if the only one named cannot be.
 
     They come back as runs whose wait is over, so that a worker that lives finds them by its clock.
     """
@@ -52,7 +52,7 @@ def redrive(
 def drop(
     database: Database, ledger: LedgerWriter, runs: Sequence[str], draft: Draft, at_us: int
 ) -> DeadLetterResult:
-    """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
+    """Close dead letters in the tables. Raises BadCommand if the only one named cannot be."""
 
     def close(run: Run, seq: int) -> None:
         database.execute(MOVE_RUN, ("done", run.entries + 1, seq, 0, run.position, run.agent))
@@ -90,7 +90,7 @@ def _move_letters(
 
 
 def reopen_action(row: ActionRow) -> None:
-    """Undo what a dead letter did to an action; what may have happened is still to be found out.
+    """Undo what a dead letter did to an action's row; what may have happened is yet to be found.
 
     Whatever is to be repeated is decided anew before (`OUTDATED_REVISION`).
     """

@@ -1,4 +1,4 @@
-"""What the store asks of a database: one connection, plain SQL, one transaction at a time.
+"""The database as the store asks it: one connection, plain SQL, one transaction at a time.
 
 The SQL of this room is written once, with `?` for values, in what SQLite and PostgreSQL share;
 the adapters translate the rest (types of columns, marks). An adapter's connection is used by one
@@ -15,7 +15,7 @@ Row = tuple[Any, ...]
 
 
 class Database(Protocol):
-    """One connection. `name` is what people know the database by.
+    """One SQL connection of a store; `name` is what people know the database by.
 
     `lost_errors` names the errors after which nobody can know what stands (disk full, connection
     gone); `value_errors` those that are the fault of one statement's values alone.

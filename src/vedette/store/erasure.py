@@ -1,4 +1,4 @@
-"""Erasing content: bodies, and what action records hold of them. The proof still holds.
+"""Erasure in the store's tables: bodies, and what action rows hold of them. The proof still holds.
 
 What waits on the content is ended in the same transaction if that is ordered: each hold is denied,
 then the run is dropped. So nothing is half done and no worker is needed for it.
@@ -54,7 +54,7 @@ def erase(
     end: WriteBuffer | None,
     shown: str | None,
 ) -> ErasureResult:
-    """Delete the content found by a target: see `ports.command_store.CommandQueue.erase`.
+    """Delete a target's content from the tables: see `ports.command_store.CommandQueue.erase`.
 
     With `end` what waits on it is ended first. In a transaction of the writer's.
     """
@@ -96,7 +96,7 @@ def erase(
 
 
 def survey(database: Database, target: ErasureTarget) -> ErasureSurvey:
-    """Return what `erase` would find; nothing is changed."""
+    """Return what `erase` would find in the tables; nothing is changed."""
     found = find_content(database, target)
     abouts = event_positions(found.values())
     open = _open_runs(database, abouts)
@@ -112,12 +112,12 @@ def survey(database: Database, target: ErasureTarget) -> ErasureSurvey:
 
 
 def event_positions(rows: Iterable[Row]) -> list[int]:
-    """Return the positions of the events that these contents belong to."""
+    """Return the positions of the events that these rows of content belong to."""
     return sorted({row[2] for row in rows if row[2] is not None})
 
 
 def accepted_positions(rows: Iterable[Row]) -> list[int]:
-    """Return the positions of the events whose own content is among these: what judges observe."""
+    """Return the positions of events whose own content is among these rows: what judges observe."""
     return sorted(row[0] for row in rows if row[0] == row[2])
 
 
@@ -130,7 +130,7 @@ def _refuse_unseen(digest: str, shown: str) -> None:
 
 
 def find_content(database: Database, target: ErasureTarget) -> dict[int, Row]:
-    """Return (seq, entry bytes, about) of the content of a target, and of its copies."""
+    """Return the rows (seq, entry bytes, about) of a target's content, and of its copies."""
     copies = _find_copies(database, _find_positions(database, target))
     if target.by != "entry":
         return _bodies_about(database, copies)
@@ -151,7 +151,7 @@ def erase_memories(
     draft: Draft,
     at_us: int,
 ) -> ErasureResult:
-    """Delete what was proposed of memories, as far as it is there; with nothing say nothing.
+    """Delete the bodies of proposed memories that are still there; without any, write no entry.
 
     They were looked at when the ledger's last entry was `upto`: of what a person has ordered since,
     a promotion say, nothing goes, as its retention may count anew. Under whose name it was goes
@@ -168,7 +168,7 @@ def erase_memories(
 
 
 def clear_subjects(database: Database, abouts: Iterable[int]) -> None:
-    """Forget under whose name events were of which neither content nor a memory is left.
+    """Clear the subject in rows of events of which neither content nor a memory is left.
 
     While something is remembered of it, whoever it is about can still have it erased.
     """

@@ -48,7 +48,7 @@ GATHER_S = 0.002
 
 
 class CommitHooks:
-    """What a database, or who else writes to it, has done around a group; nothing, if nobody has.
+    """What a database, or who else writes to it, does around a group commit; here nothing.
 
     Asked by whoever writes the group. `inline_limit` is how many steps the event loop may write
     itself, 0 where a statement may take long.
@@ -83,7 +83,7 @@ class CommitHooks:
 
 
 class Item(Struct):
-    """Work for a group, and the future of its answer. `size` says how much it is, in steps."""
+    """The work of one item in a group commit, with the future of its answer; `size` is in steps."""
 
     work: Callable[[], Any]
     future: asyncio.Future[Any]
@@ -97,7 +97,7 @@ ItemResult = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
 class Group(Struct):
-    """Items of one transaction; its answers, or what went wrong, if the loop has written it."""
+    """The items of one transaction; their answers or error, if the event loop has written it."""
 
     items: list[Item]
     answers: list[ItemResult] | None = None
@@ -105,7 +105,7 @@ class Group(Struct):
 
 
 class GroupWriter:
-    """Has the writing connection; `submit` and `enqueue` are for the event loop alone."""
+    """The store's one writer, on its connection; only the event loop may `submit` and `enqueue`."""
 
     def __init__(
         self, database: Database, ledger: LedgerWriter, buffer: WriteBuffer, hooks: CommitHooks

@@ -1,4 +1,4 @@
-"""The ledger's end of a transaction: gives entries their place, grows the tree, signs the head.
+"""The store's writer of the ledger: it gives entries their place, grows the tree, signs the head.
 
 Only who writes the group may call it (see `group_commit`). What a group writes is gathered here and
 in `WriteBuffer`, and goes to the database at the group's end, table by table. What an item was

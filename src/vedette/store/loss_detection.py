@@ -37,7 +37,7 @@ LostHead = tuple[int, str, int]
 
 
 class Loss(Struct, frozen=True):
-    """What is lost: of the entries behind `size` those up to the furthest of `heads`.
+    """A store's lost history: of the entries behind `size` those up to the furthest of `heads`.
 
     `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
     witness tells. `since_us` is when entry `size` was written, `seen_us` when the witness was shown
@@ -236,7 +236,7 @@ def record_instance(database: Database) -> None:
 
 
 def size_of(note: str) -> int:
-    """Return the size that a note claims; 0 for one that claims none."""
+    """Return the size that a note of the witness file claims; 0 for one that claims none."""
     try:
         return Checkpoint.from_body(parse_note(note).body).size
     except ProofError:
@@ -258,7 +258,7 @@ def heads_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
 
 
 def quarantine_database(file: Path) -> None:
-    """Put away a database that was made of the lost history, with its log; it is made anew."""
+    """Put a SQLite file that was made of the lost history out of the way, to be made anew."""
     for end in ("", "-wal", "-shm"):
         path = file.with_name(file.name + end)
         if path.exists():
@@ -266,7 +266,7 @@ def quarantine_database(file: Path) -> None:
 
 
 def record_loss(parts: WriteParts, loss: Loss, *, actor: str, reason: str) -> int:
-    """Write that history was lost, and stop everything; return the entry's seq.
+    """Write the entry that a store lost history, and stop everything; return the entry's seq.
 
     Inside the writer's transaction. What any earlier loss named stays named; the doubt begins anew,
     and a stop that would lift itself is replaced: it is no reason to be sure of what happened.
@@ -290,7 +290,7 @@ def record_loss(parts: WriteParts, loss: Loss, *, actor: str, reason: str) -> in
 def record_found_loss(
     parts: WriteParts, hooks: CommitHooks, key: str, may_join: Callable[[], bool] | None = None
 ) -> Loss | None:
-    """Record what is lost of the history that the witness saw; return it. Raises BadStore.
+    """Record what a store has lost of the history its witness saw; return it. Raises BadStore.
 
     Before the group writer begins. Without `may_join` the store is a file, see `_find_new_loss`.
     """

@@ -1,4 +1,4 @@
-"""Durable values under a name: the tree, the key in force, what was archived or lost, marks."""
+"""The store's values by name (table meta): the tree, the key in force, what was archived, marks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ UPSERT_META = (
 
 
 def read_meta(database: Database, name: str) -> str | None:
-    """Return a value, or None if none is kept."""
+    """Return a value of the store's meta table by its name, or None if none is kept."""
     rows = database.rows("SELECT value FROM meta WHERE name=?", (name,))
     return str(rows[0][0]) if rows else None
 
 
 def write_meta(database: Database, name: str, value: object) -> None:
-    """Keep a value."""
+    """Keep a value under a name in the store's meta table."""
     database.execute(UPSERT_META, (name, str(value)))

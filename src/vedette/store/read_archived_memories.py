@@ -31,7 +31,7 @@ _EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
 
 
 def keep_entries(database: Database, size: int) -> None:
-    """Copy what is to be kept of entries 1 to `size`, before they go; their bodies go here."""
+    """Copy what a store keeps of the archived entries 1 to `size`; their bodies go here."""
     found = database.rows(_FOUND, (size,))
     database.execute_many(
         _KEEP,
@@ -44,7 +44,7 @@ def keep_entries(database: Database, size: int) -> None:
 def read_entries(
     database: Database, kinds: Sequence[str] = KINDS
 ) -> list[tuple[int, bytes, bytes | None]]:
-    """Return (seq, entry bytes, body) of what is kept, oldest first; the body is None if erased."""
+    """Return (seq, entry bytes, body or None if erased) of the archived entries kept, in order."""
     found = []
     for seq, data in database.rows(_ALL, (COLLECTION,)):
         value = orjson.loads(data)
@@ -55,7 +55,7 @@ def read_entries(
 
 
 def read_salted_bodies(database: Database) -> dict[int, tuple[bytes, bytes]]:
-    """Return (salt, body) of what is kept with its content, by the seq of its entry.
+    """Return (salt, body) of archived entries kept with their content, by the seq of each.
 
     What an older version kept has no salt, so that nobody can compare it with its entry.
     """
@@ -68,7 +68,7 @@ def read_salted_bodies(database: Database) -> dict[int, tuple[bytes, bytes]]:
 
 
 def entries_with_body(database: Database) -> list[Row]:
-    """Return (seq, entry bytes, about) of what is kept with its content."""
+    """Return (seq, entry bytes, about) of the archived entries kept with their content."""
     return [
         (seq, raw, orjson.loads(raw).get("about"))
         for seq, raw, body in read_entries(database)
@@ -77,7 +77,7 @@ def entries_with_body(database: Database) -> list[Row]:
 
 
 def erase_bodies(database: Database, rows: Iterable[Row]) -> None:
-    """Erase the content of what is kept of these (seq, entry bytes, …)."""
+    """Erase the content that a store keeps of these archived entries (seq, entry bytes, …)."""
     gone = [(_pack(row[1], None, None), COLLECTION, _key(row[0])) for row in rows]
     database.execute_many(_EMPTY, gone)
 

@@ -1,4 +1,4 @@
-"""Where memories stand, of entries that are at hand and of those that are archived."""
+"""The memories read from a store: where they stand, by entries at hand and by archived ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vedette.store.read_ledger import LedgerReader
 
 
 class MemoryReader:
-    """Fits `ports.memory_store.MemoryReader`."""
+    """Memories read from a store's entries; fits `ports.memory_store.MemoryReader`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The live policy, what was live before it, and what is stopped."""
+"""The policy read from a store: the live one, what was live before it, and what is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARCHIVED = (
 
 
 class PolicyReader:
-    """Fits `ports.policy_store.PolicyReader`."""
+    """The policy and the stops in a store's tables; fits `ports.policy_store.PolicyReader`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Runs, their events and actions read back as nouns. Everything is a query by an index."""
+"""Runs, events and actions read from their rows as nouns. Everything is a query by an index."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RunScope = Callable[[], tuple[str, list[int]]]
 
 
 def all_runs() -> tuple[str, list[int]]:
-    """The scope of the only worker."""
+    """Return the SQL condition that scopes runs for a store's only worker: none."""
     return "", []
 
 
 class RunReader:
-    """What the store knows of runs. Fits `ports.run_store.RunReader`."""
+    """The runs read from a store's rows. Fits `ports.run_store.RunReader`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -155,7 +155,7 @@ class RunReader:
 
 
 class RunSchedule:
-    """Which of this worker's runs are to be handled. Fits `ports.run_store.RunSchedule`."""
+    """The rows of this worker's runs that are to be handled. Fits `ports.run_store.RunSchedule`."""
 
     def __init__(self, database: Database, scope: RunScope) -> None:
         self._database = database

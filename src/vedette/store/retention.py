@@ -63,7 +63,7 @@ _STILL = f"SELECT b.seq {_CLOSED.format('')}"
 def rotate_key(
     database: Database, ledger: LedgerWriter, draft: Draft, key: SigningKey, line: str, at_us: int
 ) -> int:
-    """Write the entry that hands over to `key`; return its seq. The next group is signed by it."""
+    """Write the entry that hands the store over to `key`, from the next group; return its seq."""
     placed = Draft(ROTATED, {**draft.fields, "key": line}, body=draft.body)
     seq = ledger.append([placed], None, 0, at_us)
     ledger.rotate_key(seq, key)
@@ -74,7 +74,7 @@ def rotate_key(
 def record_archive(
     database: Database, ledger: LedgerWriter, archived: ArchivedPrefix, draft: Draft, at_us: int
 ) -> int:
-    """Say in the ledger that its beginning is archived, and keep what goes on without it.
+    """Write the entry that a store's beginning is archived, and keep what goes on without it.
 
     What memories are made of is copied in the same commit (`vedette.store.read_archived_memories`).
     The entry says which Wasm the last bundles were published with, and what restores have lost: so
@@ -131,7 +131,7 @@ def _read_losses(ledger: LedgerReader, size: int) -> list[dict[str, Any]]:
 
 
 def refuse_open_run(database: Database, archived: ArchivedPrefix) -> None:
-    """Raise BadCommand if an archived part holds entries of a run that has not ended."""
+    """Raise BadCommand if a store's archived part holds entries of a run that has not ended."""
     open_from = LedgerReader(database).first_open_entry()
     if open_from is not None and open_from <= archived.size:
         raise BadCommand(
@@ -141,7 +141,7 @@ def refuse_open_run(database: Database, archived: ArchivedPrefix) -> None:
 
 
 def trim(database: Database, size: int, limit: int) -> int:
-    """Delete up to `limit` archived entries, and as many bodies; return how many rows went.
+    """Delete up to `limit` rows of archived entries, and as many of bodies; return how many went.
 
     With the last of them goes the Wasm that no entry names any more.
     """
@@ -167,7 +167,7 @@ def expire_bodies(
     database: Database, ledger: LedgerWriter, rows: Sequence[Row], stateless: Collection[str],
     draft: Draft, at_us: int,
 ) -> ErasureResult:  # fmt: skip
-    """Delete bodies that were found by `expiring`, and say so in the ledger.
+    """Delete the rows of bodies that were found by `expiring`, and say so in the ledger.
 
     A run may have been taken up again since, and content erased: what of it is still there, and
     still of closed runs, is deleted and named; not that of an event that a judge has observed and

@@ -1,4 +1,4 @@
-"""Holds the rows of a store against its entries: what an edit changed, by table, row and column.
+"""Rows of a store held against its entries: what an edit changed, by table, row and column.
 
 Entries are proved by checkpoints; rows are what the engine and people go by. For each row the value
 that the entries come to is made again, as far as they tell it. What they do not tell is listed in
@@ -88,7 +88,7 @@ PROVED_TABLES = frozenset({"entry", "body", "checkpoint"})
 
 
 class RowMismatch(Struct, frozen=True):
-    """A row that is not what the entries come to; None says that there is, or should be, none."""
+    """A store's row that is not what the entries come to; None: there is, or should be, none."""
 
     table: str
     row: str
@@ -102,7 +102,7 @@ class RowMismatch(Struct, frozen=True):
 
 
 def find_mismatches(database: Database) -> Iterator[RowMismatch]:
-    """Yield every column of a row that the entries contradict. Reads the whole ledger once."""
+    """Yield every column of a store's row that the entries contradict; reads the whole ledger."""
     expected = _ExpectedRows()
     first = 1
     sql = (

@@ -1,4 +1,4 @@
-"""Rows as nouns, and how an id leads to its rows."""
+"""Rows of the store as nouns, and how an id leads to its rows."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def to_action(row: Row) -> ActionRow:
 
 
 def select_runs(database: Database, rest: str, values: Sequence[Any] = ()) -> list[Run]:
-    """Return the runs that a condition on `r` and `e` selects, in its order."""
+    """Return the runs that an SQL condition on `r` and `e` selects, in its order."""
     return [to_run(row) for row in database.rows(f"{SELECT_RUNS} {rest}", values)]
 
 
 def read_run(database: Database, run: str) -> Run | None:
-    """Return a run by its id."""
+    """Return a run, read from its row by its id."""
     of = (find_position(database, run), run)
     return next(iter(select_runs(database, "WHERE r.position=? AND r.id=?", of)), None)
 
 
 def read_actions(database: Database, position: int, run: str) -> list[ActionRow]:
-    """Return the actions of a run in order."""
+    """Return the actions of a run, read from their rows, in order."""
     sql = f"{SELECT_ACTIONS} WHERE position=? AND run=? ORDER BY turn, ordinal"
     return [to_action(row) for row in database.rows(sql, (position, run))]
 
 
 def read_action(database: Database, position: int, action: str) -> ActionRow | None:
-    """Return an action by its id, at the position of its run."""
+    """Return an action, read from its row by its id, at the position of its run."""
     rows = database.rows(f"{SELECT_ACTIONS} WHERE position=? AND id=?", (position, action))
     return to_action(rows[0]) if rows else None
 
 
 def find_position(database: Database, id: str) -> int:
-    """Return the position of an event, a run or an action by its id; 0 if it is unknown."""
+    """Return the position of an event, run or action in the tables by its id; 0 if unknown."""
     try:
         number = tag(id)
     except ValueError:

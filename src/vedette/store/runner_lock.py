@@ -1,4 +1,4 @@
-"""The runner's lock: whoever holds it owns the state folder."""
+"""The runner's lock file: whoever holds it owns the state folder and its store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK_FILE = "runner.lock"
 def acquire_lock(
     path: Path, what: str = "this store", mend: str = "stop it, or use another state folder"
 ) -> IO[str]:
-    """Hold the runner's lock.
+    """Hold the runner's lock file, beside the store that it guards.
 
     Raises StoreBusy, saying `what` another runner owns, and the mend; BadStore if the
     lock is a link.

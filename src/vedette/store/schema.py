@@ -142,7 +142,7 @@ def refuse_newer(found: int, where: str | None = None) -> None:
 
 
 def in_list(values: Sequence[T]) -> tuple[str, list[T]]:
-    """Return the marks and the values of an IN list, which must not be empty.
+    """Return the marks and the values of an SQL IN list, which must not be empty.
 
     Padded to a power of two with its last value: so there are few statements to prepare.
     """
@@ -152,7 +152,7 @@ def in_list(values: Sequence[T]) -> tuple[str, list[T]]:
 
 
 def tag(id: str) -> int:
-    """Return the number under which an event is indexed: the first 64 bits of an id, signed.
+    """Return the number by which a table's index finds an event: an id's first 64 bits, signed.
 
     `id` is that of an event, or of a run or an action, whose first half is its event's.
     """

@@ -21,7 +21,7 @@ _BLOCK = bytes(1 << 16)
 
 
 class SpareSpace:
-    """The file. `is_reserved` says that it is there, whole. For one thread at a time."""
+    """A store's spare space: a file, there whole if `is_reserved`. For one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

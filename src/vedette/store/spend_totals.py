@@ -30,24 +30,24 @@ _WAKE_ACTIONS = "UPDATE action SET not_before_us=1 WHERE position=? AND agent=? 
 
 
 def read_total(database: Database, name: str, unit: str) -> SpendTotal | None:
-    """Return a total; None if nothing was ever spent."""
+    """Return a spend total from its row; None if nothing was ever spent."""
     rows = database.rows(f"SELECT {_TOTAL} FROM total WHERE name=? AND unit=?", (name, unit))
     return SpendTotal.from_row(rows[0][:3], rows[0][3:]) if rows else None
 
 
 def write_totals(database: Database, changed: Mapping[tuple[str, str], SpendTotal]) -> None:
-    """Write the totals that a group changed."""
+    """Write the rows of the spend totals that a group changed."""
     database.execute_many(_WRITE, [(*key, *total.to_row()) for key, total in changed.items()])
 
 
 def read_raises(database: Database, now_us: int) -> list[Raise]:
-    """Return the raises in force at an instant."""
+    """Return the raises of budgets in force at an instant, from their rows."""
     sql = "SELECT name,unit,span,amount,until_us FROM raised WHERE until_us>? ORDER BY seq"
     return [Raise(*row) for row in database.rows(sql, (now_us,))]
 
 
 def write_raises(database: Database, seq: int, raises: Sequence[Raise]) -> None:
-    """Write raises, let their alerts be given anew, and wake all that waits for their room."""
+    """Write rows of raises, let their alerts be given anew, and wake what waits for their room."""
     database.execute_many(
         _RAISE,
         [(seq, more.name, more.unit, more.span, more.amount, more.until_us) for more in raises],
@@ -64,7 +64,7 @@ def write_raises(database: Database, seq: int, raises: Sequence[Raise]) -> None:
 
 
 def wake_runs(database: Database, freed: Mapping[str, int]) -> None:
-    """Wake the oldest runs that wait for a budget, as many of each name as gave room back."""
+    """Wake rows of runs that wait for a budget, oldest first, as many of each name as gave room."""
     for name, number in freed.items():
         whose, values = ("", ()) if name == FLEET else (" AND agent=?", (name,))
         found = database.rows(f"{_NEXT}{whose} ORDER BY position LIMIT ?", (*values, number))
@@ -74,7 +74,7 @@ def wake_runs(database: Database, freed: Mapping[str, int]) -> None:
 
 
 class SpendReader:
-    """Fits `ports.run_store.SpendReader`."""
+    """The spend totals in a store's tables. Fits `ports.run_store.SpendReader`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Judges' states that are kept, one of each key, and what they are made of.
+"""The rows of judges' states that are kept, one of each key, and what they are made of.
 
 A kept state holds every event of its key that was observed up to its position. The commits that
 could make that untrue look: one that keeps a state, one that erases, and one that observes late.
@@ -40,13 +40,13 @@ _UNKEPT = (
 
 
 def find_previous(database: Database, agent: str, key: str, before: int) -> int:
-    """Return the position of the last observed event of a key before `before`; 0 if none."""
+    """Return the position of a key's last row of an observed event before `before`; 0 if none."""
     rows = database.rows(FIND_PRIOR, (agent, key, agent, before, before))
     return int(rows[0][0]) if rows else 0
 
 
 def read_history(database: Database, agent: str, key: str, before: int) -> StateHistory:
-    """Return what a judge's state before a position is made of; in one snapshot, or a transaction.
+    """Read what a judge's state before a position is made of, in one snapshot or a transaction.
 
     Of events whose content is gone there is nothing in it: no kept state holds them, so the agent
     kept none when it went.
@@ -65,7 +65,7 @@ def read_history(database: Database, agent: str, key: str, before: int) -> State
 def keep_state(
     database: Database, agent: str, key: str, history: StateHistory, blob: bytes
 ) -> bool:
-    """Keep the state that a history comes to, if it still is the history up to its last event.
+    """Write the row of a judge's state, if its history still is the one up to its last event.
 
     Since it was read an event may have been observed late, erased by somebody else, or taken into
     another state: then nothing is kept, and it is to be read again.
@@ -79,7 +79,7 @@ def keep_state(
 def find_unkept(
     database: Database, positions: Iterable[int], stateless: Collection[str] = ()
 ) -> list[Run]:
-    """Return the runs of events that judges have observed and that no kept state holds.
+    """Select the runs of events that judges have observed and that no row of a kept state holds.
 
     Not those of agents that keep no state.
     """
@@ -88,7 +88,7 @@ def find_unkept(
 
 
 def is_too_late(database: Database, agent: str, key: str, position: int) -> bool:
-    """Say whether an event comes too late for its key: it is in no state that it should be in.
+    """Say whether an event comes too late for its key: no row of a kept state holds it, or can.
 
     A kept state of later events does not hold it, and cannot be made again with it, as some
     content that it was made of is gone.
@@ -100,7 +100,7 @@ def is_too_late(database: Database, agent: str, key: str, position: int) -> bool
 
 
 class JudgeStateReader:
-    """Fits `ports.run_store.JudgeStateReader`."""
+    """The reader of the rows of judges' states. Fits `ports.run_store.JudgeStateReader`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

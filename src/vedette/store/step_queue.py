@@ -1,4 +1,4 @@
-"""Events and steps on their way into groups."""
+"""Events and steps on their way into the store's groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CALL_OUTCOMES = ("done", "failed", "unknown")
 
 
 class StepQueue:
-    """Fits `ports.run_store.StepQueue`."""
+    """The queue of events and steps into the store's groups. Fits `ports.run_store.StepQueue`."""
 
     def __init__(self, writer: GroupWriter, parts: WriteParts) -> None:
         self._writer = writer

@@ -25,7 +25,7 @@ _NOTE_END = re.compile(rb"^\xe2\x80\x94 [^\n]*\n\n", re.MULTILINE)
 
 
 class Witness:
-    """Where heads are shown. `is_behind` says that the last one could not be written.
+    """The witness file of a store's heads. `is_behind` says that the last one could not be written.
 
     `last_checkpoint` is the furthest head that was shown, or would have been. Any thread may show
     one.
@@ -55,7 +55,7 @@ class Witness:
 
 
 def append_note(witness: Path, note: str) -> None:
-    """Append a note to the witness file, whole or not at all. Raises OSError, BadStore.
+    """Append a note to a store's witness file, whole or not at all. Raises OSError, BadStore.
 
     The first is made durable: a file without one tells of a witness that was lost.
     """
@@ -82,7 +82,7 @@ def create_witness(witness: Path) -> None:
 
 
 def read_last_checkpoint(witness: Path) -> Checkpoint | None:
-    """Return the last head that the witness saw; cut off a note whose writing was broken off.
+    """Return the last head in a store's witness file; cut off a note whose writing was broken off.
 
     Its signature is not looked at here. Raises BadStore for a file that holds something else.
     """

@@ -1,4 +1,4 @@
-"""What a group writes, gathered table by table and written at its end: many rows a statement.
+"""The rows that a group writes, gathered table by table, written at its end: many a statement.
 
 Nothing here can fail for an item's own sake, so an item that was refused has left nothing.
 """
@@ -72,7 +72,7 @@ _STALE = "DELETE FROM state WHERE agent=? AND key=? AND position>?"
 
 
 class WriteBuffer:
-    """The group's rows that are not written yet."""
+    """The rows of a group that are not written yet."""
 
     def __init__(self, database: Database, ledger: LedgerWriter) -> None:
         self._database = database
@@ -196,4 +196,4 @@ class WriteBuffer:
 
 
 class StepConflict(StoreFailed):
-    """Somebody else moved a run of this group: its items are to be looked at one by one."""
+    """The error of a group in which somebody else moved a run: its items go one by one."""

@@ -1,4 +1,4 @@
-"""What people and the runner order: policy, stops, answers to holds, notes.
+"""Orders of people and the runner, written to the store: policy, stops, answers to holds, notes.
 
 Each writes as it goes, in a savepoint of its own, on the writer's thread.
 """
@@ -43,7 +43,7 @@ _RELEASED = (
 
 
 class CommandWriter:
-    """Carries out orders inside the writer's transaction."""
+    """The part of the store's writer that carries out orders inside its transaction."""
 
     def __init__(
         self,

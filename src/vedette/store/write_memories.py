@@ -1,4 +1,4 @@
-"""What people make of runs and of memories: corrections, promotions, and taking back.
+"""Corrections of runs, and what people make of memories, written inside the store's transaction.
 
 Each is one item of the writer: the entry, and whatever belongs to it, stand together or not at all.
 """
@@ -39,7 +39,7 @@ def move_memories(
     moves: Sequence[tuple[Draft, Sequence[str]]],
     at_us: int,
 ) -> list[LedgerMemory]:
-    """Write an entry for each memory (`bank/id`) of each move; return where they stand then.
+    """Append entries that move memories (`bank/id`) in the store; return where they stand then.
 
     Raises what `vedette.domain.memory_state.check_transition` raises if one may not be moved so;
     then none is.
@@ -62,7 +62,7 @@ def move_memories(
 
 
 def propose_memory(database: Database, ledger: LedgerWriter, draft: Draft, at_us: int) -> int:
-    """Write the entry of what a person proposes, unless it is there; return its seq."""
+    """Append the entry of what a person proposes, unless the store has it; return its seq."""
     name = f"{draft.fields['memory']}/{draft.fields['what']}"
     if name in MemoryReader(database).all():
         raise AlreadyDone(f"{name} was proposed already")
@@ -70,7 +70,7 @@ def propose_memory(database: Database, ledger: LedgerWriter, draft: Draft, at_us
 
 
 def corrections(database: Database, run: str) -> list[tuple[Mapping[str, Any], Any]]:
-    """Return (entry, body) of what people said of a run, oldest first; body None if erased."""
+    """Return the rows (entry, body) of a run's corrections, oldest first; body None if erased."""
     found = [
         (orjson.loads(raw), None if data is None else orjson.loads(data))
         for raw, data in database.rows(_CORRECTIONS, (find_position(database, run),))
@@ -87,7 +87,7 @@ def record_correction(
     arrival: Arrival | None,
     at_us: int,
 ) -> tuple[int, AcceptResult | None]:
-    """Write what a person says of a run, and the event that tells the curators of it.
+    """Append the entry of a correction, and accept the event that tells the curators of it.
 
     Returns the entry's seq and what was accepted. Raises AlreadyDone if that is what this person
     said of it last, NotFound without such a run, BadCommand if its content was erased.
@@ -122,7 +122,7 @@ def record_correction(
 def accept_undo(
     database: Database, step_writer: StepWriter, action: str, arrival: Arrival
 ) -> AcceptResult:
-    """Accept the event that takes an action's effect back, which holds a copy of its record.
+    """Accept into the store the event of an undo, which holds a copy of its action's record.
 
     Raises AlreadyDone if it was accepted already, BadCommand if what it was made of was erased
     since: an erasure before this did not find the copy.
@@ -134,7 +134,7 @@ def accept_undo(
 
 
 def accept_order(step_writer: StepWriter, arrival: Arrival) -> AcceptResult:
-    """Accept the event of an order. Raises AlreadyDone if it was accepted already."""
+    """Accept the event of an order into the store. Raises AlreadyDone if it was before."""
     (accepted,) = step_writer.accept([arrival], None)
     if accepted.duplicate:
         raise AlreadyDone(f"event {accepted.event} was accepted already")

@@ -1,4 +1,4 @@
-"""What writes a group, over the writing connection."""
+"""The parts of the store's writer: what writes a group, over the writing connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vedette.store.write_runs import Fences, StepWriter
 
 
 class WriteParts(Struct):
-    """Only for who writes the group, inside its transaction: the group writer's thread, or its
+    """Parts of the store's writer, for who writes the group in its transaction: its thread, or its
     event loop.
     """
 

@@ -1,4 +1,4 @@
-"""Accepting events and committing steps: what the line does all day.
+"""Events accepted and steps committed in the store's transaction: what the line does all day.
 
 Each is looked at first, with everything that can fail; then what it writes is gathered (see
 `write_buffer`), which cannot. What a group knows of runs and keys is held here between groups: the
@@ -41,7 +41,7 @@ _POSITION = (
 
 
 class Fences:
-    """What steps are compared with: the live revision, the stop epoch, the worker's epoch."""
+    """The fences a store compares steps with: live revision, stop epoch, the worker's epoch."""
 
     def __init__(self) -> None:
         self.epoch = self.policy_rev = self.stop_epoch = 0
@@ -52,7 +52,7 @@ class Fences:
 
 
 class StepWriter:
-    """Accepts and commits. Only for who writes the group, inside its transaction."""
+    """The store's writer of events and steps. Only for who writes the group, in its transaction."""
 
     def __init__(
         self,

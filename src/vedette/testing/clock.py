@@ -86,6 +86,6 @@ class ManualClock:
 
 
 async def run_ready_tasks() -> None:
-    """Let every task that is ready run, until all wait for something."""
+    """Let every task of a test that is ready run, until all wait for something."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)

@@ -28,7 +28,7 @@ _WATCHED_FLAGS = (
 
 
 class FileWrites(Struct):
-    """What was written to one file: its synced bytes, and the writes that were not synced yet.
+    """What a watched disk has of one file: its synced bytes, and the writes not synced yet.
 
     A write of None means that the file was cut to `offset` bytes. `size` is what the kernel has.
     """
@@ -72,7 +72,7 @@ def _apply_write(image: bytearray, offset: int, data: bytes | None) -> None:
 
 
 class WatchedDisk(apsw.VFS):
-    """The VFS. `files` are those of databases, by their real path; `lock` is held to change them.
+    """The VFS of a test. `files` are databases' by their real path; `lock` is held to change them.
 
     Whoever makes one holds it for as long as a file of it is open.
     """
@@ -115,7 +115,7 @@ class WatchedDisk(apsw.VFS):
 
 
 class PlainFile(apsw.VFSFile):
-    """A file that is only handed through."""
+    """A file that a test's watched disk only hands through."""
 
     def xLock(self, level: int) -> None:
         """Lock the file; one that is open to read only is never had alone.

@@ -28,8 +28,8 @@ from vedette.domain.base import failpoint
 
 
 class ChildResult(Struct, frozen=True):
-    """How a child ended. `passes` is how many crash points it passed, `last_point` the last of
-    them.
+    """How a crash schedule's child ended. `passes` is how many crash points it passed, `last_point`
+    the last of them.
 
     `points` are the names of all that it passed.
 
@@ -70,7 +70,7 @@ class _PointCounter:
 
 
 def is_single_threaded() -> bool:
-    """Say whether this process may fork: it has no thread but the main one."""
+    """Say whether a crash schedule may fork this process: it has no thread but the main one."""
     return threading.active_count() == 1
 
 
@@ -90,7 +90,7 @@ def run_in_child(
     within_s: int = 240,
     parent_work: Callable[[int, int], None] = lambda pid, heard: None,
 ) -> ChildResult:
-    """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
+    """Do `work` of a test in a forked child; with `die_at` it is killed at that pass (1 is first).
 
     A name instead of a number is the first pass of that point. `parent_work` is done here
     meanwhile, with the child's number and the pipe that becomes readable when it has done its work,

@@ -255,12 +255,12 @@ class FleetHarness:
 
 
 def checkout() -> Path:
-    """Return the root of the checkout these sources are in (content: agents, policies, memory)."""
+    """Return, for tests, the root of the checkout of these sources (agents, policies, memory)."""
     return Path(__file__).resolve().parents[3]
 
 
 def copy_policies(to: Path, extra: Mapping[str, str] | None = None) -> Path:
-    """Copy the shipped policies to `to`, with `extra` files written over them."""
+    """Copy the shipped policies to a test's folder `to`, with `extra` files written over them."""
     shutil.copytree(checkout() / "policies", to)
     for name, text in (extra or {}).items():
         path = to / name
@@ -270,7 +270,7 @@ def copy_policies(to: Path, extra: Mapping[str, str] | None = None) -> Path:
 
 
 def remove_tests(folder: Path, names: Sequence[str] = ("*_test.rego",)) -> Path:
-    """Remove the Rego tests of a copied policy folder (a changed rule may not keep them true)."""
+    """Remove the Rego tests of policies a test copied (a changed rule may not keep them true)."""
     for name in names:
         for path in folder.rglob(name):
             path.unlink()

@@ -11,7 +11,7 @@ from vedette.domain.ports.sources import Receipt, Refused
 
 
 class ListIntake:
-    """Records deliveries, knows an event by its key, and keeps positions.
+    """An Intake for tests: records deliveries, knows an event by its key, and keeps positions.
 
     `failure` is raised by `accept` before anything is kept. While `gate` is not set, `accept`
     waits, as a loaded fleet does.

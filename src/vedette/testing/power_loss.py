@@ -25,7 +25,7 @@ _LIVE_DISKS: list[PowerLoss] = []
 
 
 class PowerLoss(WatchedDisk):
-    """The VFS. `writes` counts the writes of all files; see the module."""
+    """The VFS of a power loss test. `writes` counts the writes of all files; see the module."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ def install_power_loss(
     other_files: Sequence[Path] = (),
     torn: bool = True,
 ) -> PowerLoss:
-    """Put the VFS under every SQLite file that this process opens from here on.
+    """Put a test's VFS under every SQLite file that this process opens from here on.
 
     With `cut_at` None the power stays; then `writes` tells how many writes a run has.
     """

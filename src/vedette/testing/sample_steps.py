@@ -17,14 +17,14 @@ from vedette.domain.run import ActionRow, Run, Step
 
 
 def event(number: int, *, source: str = "test", subject: str | None = "pump") -> Event:
-    """Return the event of a number; another number is another event."""
+    """Return the sample event of a number; another number is another event."""
     return Event(
         source, f"e{number}", "metric.point", subject, None, {"value": number}, vouched=ENVELOPE
     )
 
 
 def arrival(source_event: Event, *agents: str, key: str | None = None) -> Arrival:
-    """Return an event on its way in that wakes these agents."""
+    """Return a sample event on its way in that wakes these agents."""
     place = key if key is not None else source_event.subject or ""
     return Arrival(
         source_event,
@@ -35,25 +35,25 @@ def arrival(source_event: Event, *agents: str, key: str | None = None) -> Arriva
 
 
 async def accept_events(store: Store, *events: Event, agent: str = "watcher") -> list[Run]:
-    """Accept events that wake one agent; return the new runs."""
+    """Accept sample events that wake one agent; return the new runs."""
     answers = await store.steps.accept([arrival(one, agent) for one in events], None)
     return [run for answer in answers for run in answer.runs]
 
 
 def agents_of(store: StoreReader) -> set[str]:
-    """Return the agents that have observed anything, as if none of them kept a state."""
+    """Return a test's agents that have observed anything, as if none of them kept a state."""
     return {agent for agent, _, _, _ in store.judge_states.observed_positions()}
 
 
 def entry(run: Run, kind: str, *, text: str | None = None, back: int = 0, **fields: Any) -> Draft:
-    """Return a draft of one of a run's entries; `text` gives it a body."""
+    """Return a sample draft of one of a run's entries; `text` gives it a body."""
     body = None if text is None else Body(canonical_json({"text": text}), "pump")
     base = {"event": run.event, "agent": run.agent}
     return Draft(kind, {**base, **fields}, None if back else run.last, back, body)
 
 
 def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
-    """Return a step that follows a run as it stands; `fields` change any part of it."""
+    """Return a sample step that follows a run as it stands; `fields` change any part of it."""
     values: dict[str, Any] = {
         "run": run.id,
         "agent": run.agent,
@@ -72,7 +72,7 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
 
 
 def closing_step(store: Store, run: Run, **fields: Any) -> Step:
-    """Return the one step of an uneventful run."""
+    """Return the one step of an uneventful sample run."""
     quiet = entry(run, "run.closed", label="quiet", confidence_milli=990)
     made = step(store, run, quiet, **{"state": "done", "turn": 1, "observed": True, **fields})
     if made.observed and made.order is None:
@@ -81,7 +81,7 @@ def closing_step(store: Store, run: Run, **fields: Any) -> Step:
 
 
 def action(run: Run, ordinal: int = 0, *, tool: str = "valve.close", **fields: Any) -> ActionRow:
-    """Return the row of an action of the run's first turn."""
+    """Return the sample row of an action of the run's first turn."""
     record = {
         "args": {"valve": "v1", "note": "too hot"},
         "confidence": 900,
@@ -103,7 +103,7 @@ def action(run: Run, ordinal: int = 0, *, tool: str = "valve.close", **fields: A
 
 
 def held_action(run: Run, ordinal: int = 0, *, until_us: int = 2**50, **fields: Any) -> ActionRow:
-    """Return the row of an action that waits for a person."""
+    """Return the sample row of an action that waits for a person."""
     waiting = {"decided": "hold", "rule": "impact.high", "hold": "open", "waits": "approval"}
     return action(run, ordinal, **{**waiting, "until_us": until_us, **fields})
 
@@ -111,7 +111,7 @@ def held_action(run: Run, ordinal: int = 0, *, until_us: int = 2**50, **fields: 
 def decision_entry(
     run: Run, row: ActionRow, decision: Decision, *, revision: int = 1, back: int = 0
 ) -> Draft:
-    """Return the entry of a decision about an action, with a question that asks about it."""
+    """Return the sample entry of a decision about an action, with a question that asks about it."""
     record = canonical_json(
         {"decision": decision.to_json(), "question": decision_request(run, row)}
     )
@@ -139,7 +139,7 @@ def decision_entry(
 
 
 def decision_request(run: Run, row: ActionRow, *, now_us: int = 1) -> dict[str, Any]:
-    """Return a `vedette.decision_request/1` about an action."""
+    """Return a sample `vedette.decision_request/1` about an action."""
     record = orjson.loads(row.record)
     return {
         "schema": "vedette.question/1",

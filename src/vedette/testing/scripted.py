@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ToolCall(Struct, frozen=True):
-    """A tool call of the script: the tool as declared (`mail.file`), and its arguments.
+    """A tool call of a test's script: the tool as declared (`mail.file`), and its arguments.
 
     A reference is written as a model writes it: `ref:/event/data/from`.
     """
@@ -31,7 +31,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class Hang:
-    """An answer that never comes."""
+    """A scripted answer that never comes."""
 
 
 # One turn of a script: a text, calls (and texts) together, an error to raise, or no answer.
@@ -39,7 +39,7 @@ ScriptEntry = str | ToolCall | Sequence["str | ToolCall"] | Exception | type[Han
 
 
 class RecordedPrompt(Struct, frozen=True):
-    """What the model was asked, as plain data.
+    """What the scripted model was asked, as plain data.
 
     `turn` counts from 0. `texts` are the user's texts, `calls` the model's own earlier calls
     `(function, args)` and `answers` what it was told of them, oldest first.
@@ -135,7 +135,7 @@ Plan = Sequence[ReasonerJudgement | Callable[[Briefing], ReasonerJudgement]]
 
 
 class ScriptedReasoner(StatelessReasoner):
-    """Answers turn n of every run with entry n of the plan; after the last, with nothing more.
+    """Answers by script turn n of every run with entry n; after the last, with nothing more.
 
     `plans` is one plan for all agents, or one for each by name. `briefings` holds what it saw. A
     thought of the plan that says nothing of its confidence is certain: a script is no guess.

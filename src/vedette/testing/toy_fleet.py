@@ -164,7 +164,7 @@ DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.acti
 
 @dataclass
 class World:
-    """What the calling tools reach. It keeps its own record, apart from the ledger.
+    """What the toy fleet's calling tools reach. It keeps its own record, apart from the ledger.
 
     `answer` may replace what a call brings: an Outcome, an exception to raise, or None for the
     usual (done). What raised or was `retry` is no effect unless `loses_answer` is set: then the
@@ -221,7 +221,7 @@ class World:
 
 
 def propose(tool: str, **args: Any) -> dict[str, Any]:
-    """Return a proposal as an event's data carries it; a Ref stays a reference."""
+    """Return a toy agent's proposal as an event's data carries it; a Ref stays a reference."""
     return {
         "tool": tool,
         "args": {
@@ -232,12 +232,12 @@ def propose(tool: str, **args: Any) -> dict[str, Any]:
 
 
 def send_proposal(text: str = "hello", tool: str = "wire.send", to: Any = DESK) -> dict[str, Any]:
-    """Return the proposal to send a text to where the charter says."""
+    """Return a toy agent's proposal to send a text to where the charter says."""
     return propose(tool, to=to, text=text)
 
 
 def note_proposal(text: str) -> dict[str, Any]:
-    """Return the proposal to add a text to the row of the event's key."""
+    """Return a toy agent's proposal to add a text to the row of the event's key."""
     return propose("note.add", key=Ref("/event/subject"), text=text)
 
 
@@ -274,7 +274,7 @@ def write_policies(
 
 
 def deny_policy(tool: str) -> dict[str, str]:
-    """Return one more policy file, which denies a tool."""
+    """Return one more policy file for a toy fleet, which denies a tool."""
     return {"vedette/denies/test.rego": DENY_TOOL.format(tool)}
 
 
@@ -316,7 +316,7 @@ def toy_fleet(
 
 
 class StuckExecutor:
-    """A performer whose calls never start: the fleet stands between a commit and its effect."""
+    """A test's performer whose calls never start: the fleet stands between commit and effect."""
 
     def __init__(self, executor: Any) -> None:
         self.executor = executor
@@ -335,21 +335,21 @@ class StuckExecutor:
 
 
 def block_calls(fleet: FleetHarness) -> StuckExecutor:
-    """Make the fleet's calls never start; a restart makes them start again."""
+    """Make a toy fleet's calls never start; a restart makes them start again."""
     stuck = StuckExecutor(fleet.app.services.tool_executor)
     fleet.app.services.tool_executor = stuck
     return stuck
 
 
 async def wait_until(condition: Callable[[], bool], within_s: float = 10) -> None:
-    """Return when something has become true. Raises TimeoutError."""
+    """Return when something that a test awaits has become true. Raises TimeoutError."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
 def intercept_commits(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step | None]]) -> None:
-    """Let `work` happen before each step reaches the store; it may raise, or return another step.
+    """Let a test's `work` happen before each step is stored; it may raise, or return another step.
 
     Only until the fleet is opened anew.
     """

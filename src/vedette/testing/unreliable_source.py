@@ -28,7 +28,7 @@ _YIELDS = 40  # at most so many turns of the loop go by while a delivery is dela
 
 
 class UnreliableSource(Struct):
-    """Fits `ports.Source`; ends once every event is acknowledged.
+    """A Source for tests (fits `ports.Source`); ends once every event is acknowledged.
 
     `fault_rate` is the chance of each fault at each delivery (0: a plain source), `fault_counts`
     counts those that happened. `after_delivery` is called after each delivery, with the draw: there

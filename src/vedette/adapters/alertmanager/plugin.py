@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AlertmanagerPlugin(SourcePlugin):
-    """Alerts that are posted to /v1/alertmanager/NAME."""
+    """The plugin of the source `alertmanager`: alerts that are posted to /v1/alertmanager/NAME."""
 
     table = AlertmanagerFile
 

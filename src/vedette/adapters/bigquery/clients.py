@@ -34,7 +34,7 @@ _PERMANENT_REASONS = frozenset(
 def query_client(
     project: str, location: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Client:
-    """Return the client for queries and tables. Raises BadFleet without credentials."""
+    """Return BigQuery's client for queries and tables. Raises BadFleet without credentials."""
     from google.api_core.client_options import ClientOptions
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
@@ -52,7 +52,7 @@ def query_client(
 
 
 def write_client(environ: Mapping[str, str] = os.environ) -> BigQueryWriteClient:
-    """Return the client of Storage Write. Raises BadFleet where it is not installed."""
+    """Return BigQuery's client of Storage Write. Raises BadFleet where it is not installed."""
     try:
         from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
         from google.cloud.bigquery_storage_v1.services.big_query_write.transports import (
@@ -88,7 +88,7 @@ def _no_credentials() -> BadFleet:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Say whether the same request may succeed later: everything but what the service calls wrong.
+    """Say whether BigQuery may take the same request later: all but what it calls wrong.
 
     A table that is not there and a right that is not given may come; a query that is not SQL, or
     names a column that is not there, stays wrong until somebody changes a file. The status alone

@@ -27,12 +27,13 @@ Parameter = tuple[str, str, Any]  # name, type, value
 
 
 class QueryPendingError(Exception):
-    """The query is not done yet; `rows` takes it up again."""
+    """BigQuery has not finished the query yet; `rows` takes it up again."""
 
 
 class Query:
-    """A query and its parameters. For one caller at a time; only `request_cancel` is for any
-    thread.
+    """A BigQuery query and its parameters, for one caller at a time.
+
+    Only `request_cancel` is for any thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What was shipped held against the ledger, entry by entry, by query."""
+"""Reconciliation of what was shipped to BigQuery with the ledger, entry by entry, by query."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ORDER BY t.seq"""
 def find_differences(
     warehouse: Warehouse, fleet: str, ledger: LedgerReader, last: int
 ) -> dict[str, tuple[int, list[str]]]:
-    """Return for each table how many rows it has up to entry `last`, and what is wrong with them.
+    """Return for each BigQuery table how many rows it has up to entry `last`, and what is wrong.
 
     A row is compared by seq and digest, and in the ledger's table by the digest that BigQuery
     itself makes of the entry's bytes. At most `MAX_FINDINGS` findings. Entries that are archived

@@ -21,7 +21,7 @@ _TIMEOUT_S = 120.0
 
 
 def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[TargetEffect]:
-    """Yield each key once, and a second time if it has several rows.
+    """Yield each key of a target's BigQuery table once, and a second time if it has several rows.
 
     Raises BadFleet, Unavailable.
     """
@@ -46,7 +46,7 @@ def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[T
 
 
 def statement(table: Mapping[str, Any], where: str, since_us: int) -> str:
-    """Return the query. Raises BadFleet for a name that is none: names cannot be parameters."""
+    """Return BigQuery's query for a target's rows. Raises BadFleet for a name that is none."""
     for name in ("project", "dataset", "table"):
         known = _PROJECT if name == "project" else _NAME
         if not known.match(str(table.get(name, ""))):

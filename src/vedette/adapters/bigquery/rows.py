@@ -19,7 +19,7 @@ RAW_CHARACTERS = 256  # how much of a refused row is kept
 
 
 class RowMapper:
-    """Makes the events of one table.
+    """Makes the events of one BigQuery table.
 
     `id_column` tells rows apart: the event's id is the table and its value, so a row that was
     written twice is one event, however far apart the two are. Without it the id is the hash of

@@ -30,7 +30,7 @@ FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not an
 
 
 class Mark(Struct, frozen=True):
-    """How far a table is: `seq` is shipped; its stream's next row has `offset`.
+    """How far a BigQuery table is: `seq` is shipped; its stream's next row has `offset`.
 
     `rows` counts all that were ever shipped there.
     """
@@ -44,7 +44,7 @@ class Mark(Struct, frozen=True):
 
 
 class Shipper:
-    """Ships one fleet's ledger into one dataset. For one caller at a time."""
+    """Ships one fleet's ledger into one BigQuery dataset, for one caller at a time."""
 
     def __init__(
         self, fleet: str, marks: Store, reader: Callable[[], StoreReader], warehouse: Warehouse
@@ -233,7 +233,7 @@ class Shipper:
 
 
 def read_mark(marks: StoreReader, warehouse: Warehouse, table: str) -> Mark:
-    """Return how far a table is; a new mark where it was never shipped to this place."""
+    """Return how far a BigQuery table is; a new mark where it was never shipped to this place."""
     to = warehouse.table_id(table)
     value = marks.meta(_name(table))
     mark = None if value is None else Mark(**orjson.loads(value))
@@ -253,7 +253,7 @@ async def follow(
     last_seq: Callable[[], int],
     report: Callable[[str], None],
 ) -> None:
-    """Ship every `every_us` until cancelled; a failure is told and tried again, later each time.
+    """Ship to BigQuery every `every_us` until cancelled; a failure is told and tried again later.
 
     `is_leader` says whether this worker is the one to ship, `last_seq` what the last entry is.
     """

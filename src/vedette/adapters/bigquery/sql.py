@@ -1,4 +1,4 @@
-"""The queries of the source: new rows in order, from a place on.
+"""SQL of the source `bigquery`: queries for new rows in order, from a place on.
 
 Values go in as query parameters. Names cannot, so they are checked to be plain identifiers.
 """
@@ -29,14 +29,14 @@ LIMIT $limit""")
 
 
 class RowPosition(Struct, frozen=True):
-    """A row in the order of the query: its instant in microseconds, and what tells it apart."""
+    """A BigQuery row's place in the order of the query: its instant, and what tells it apart."""
 
     at_us: int
     row: str
 
 
 def table_name(plan: BigQueryFile) -> str:
-    """Return project.dataset.table of a plan. Raises BadFleet for what is no such name."""
+    """Return BigQuery's project.dataset.table of a plan. Raises BadFleet for what is none."""
     parts = ((PROJECT, plan.project), (DATASET, plan.dataset), (TABLE, plan.table))
     for pattern, text in parts:
         if not re.fullmatch(pattern, text):
@@ -46,7 +46,7 @@ def table_name(plan: BigQueryFile) -> str:
 
 
 def dataset_name(project: str, dataset: str) -> str:
-    """Return project.dataset. Raises BadFleet for what is no such name."""
+    """Return BigQuery's project.dataset. Raises BadFleet for what is no such name."""
     if not re.fullmatch(PROJECT, project) or not re.fullmatch(DATASET, dataset):
         mend = "write project and dataset as BigQuery shows them"
         raise BadFleet(f"{project}.{dataset} is no dataset", where="[audit]", mend=mend)
@@ -54,7 +54,7 @@ def dataset_name(project: str, dataset: str) -> str:
 
 
 def build_query(plan: BigQueryFile, *, limit: int, after_row: bool) -> str:
-    """Return the query for new rows in order. Its parameters are microseconds, but for @row.
+    """Return BigQuery's query for new rows in order; parameters are microseconds, but for @row.
 
     @after and @until bound the instants; `after_row` goes on behind the row at (@last, @row)
     instead of from @after. A watermark is open at its start and closed at its end; APPENDS is the

@@ -1,4 +1,4 @@
-"""The tables that the ledger is shipped into: columns, and rows as Storage Write takes them.
+"""Tables in BigQuery that the ledger is shipped into: columns, and rows for Storage Write.
 
 Columns are read from schema/*.json, in the form that `bq` and Terraform take too, so there is one
 place that says them. A row holds fields of an entry, its canonical bytes and their digest; content
@@ -46,18 +46,18 @@ _FIELD_NAMES = {"recorded_at": "at", "hold_until": "until"}
 
 @cache
 def columns(table: str) -> tuple[dict[str, str], ...]:
-    """Return the columns of a table: name, type, mode, description."""
+    """Return the columns of a BigQuery table: name, type, mode, description."""
     return tuple(json.loads((FOLDER / "schema" / f"{table}.json").read_text("utf-8")))
 
 
 def view_text(view: str, dataset: str) -> str:
-    """Return the query of a view over a dataset, written project.dataset."""
+    """Return the query of a BigQuery view over a dataset, written project.dataset."""
     text = (FOLDER / "views" / f"{view}.sql").read_text("utf-8")
     return text.replace("${dataset}", dataset)
 
 
 class Batch(Struct, frozen=True):
-    """Rows of one table out of a stretch of the ledger that ends at entry `last`.
+    """Rows for one BigQuery table, of a stretch of the ledger that ends at entry `last`.
 
     `history` is when its line of history began (microseconds); `rows` are (seq, serialised row).
     """
@@ -68,7 +68,7 @@ class Batch(Struct, frozen=True):
 
 
 class Encoder:
-    """Makes the rows of one table for one fleet."""
+    """Encodes a fleet's entries as the rows of one BigQuery table."""
 
     def __init__(self, table: str, fleet: str) -> None:
         self.table, self._fleet, self._kinds = table, fleet, KINDS[table]
@@ -117,7 +117,7 @@ class Encoder:
 
 
 def begins_history(entry: Mapping[str, Any]) -> bool:
-    """Say whether a line of history begins with an entry: the first one, or that of a restore."""
+    """Say whether an entry for BigQuery begins a line of history: the first, or a restore's."""
     return bool(entry["seq"] == 1 or entry["kind"] == "store.restored")
 
 

@@ -26,7 +26,7 @@ _NO_RETRY: dict[str, Any] = {"retry": None, "timeout": TIMEOUT_S}
 
 
 class AppendError(Exception):
-    """The service did not take an append as it was sent; where its stream stands is to be asked.
+    """BigQuery did not take an append as it was sent; where its stream stands is to be asked.
 
     `code` is that of gRPC: 6 already exists, 9 failed precondition, 11 out of range, …
     """
@@ -37,7 +37,7 @@ class AppendError(Exception):
 
 
 class Warehouse:
-    """One dataset. The clients are made when they are first needed."""
+    """One BigQuery dataset, whose clients are made when they are first needed."""
 
     def __init__(
         self,

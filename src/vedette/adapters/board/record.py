@@ -20,7 +20,7 @@ _LOCK_TIMEOUT_S = 5.0
 
 
 def read_statements(table: Mapping[str, Any], where: str) -> Iterator[TargetEffect]:
-    """Yield each effect. Raises BadFleet for a file that is no board, Unavailable for none."""
+    """Yield a comment board's effects. Raises BadFleet for no board, Unavailable for no file."""
     path = Path(str(table.get("path")))
     if not path.is_file():
         raise Unavailable(f"there is no board at {path}", where=where, mend="mend path")

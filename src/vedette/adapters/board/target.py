@@ -10,7 +10,7 @@ from vedette.domain.target_record import TargetRecord
 
 
 class BoardTarget(TargetPlugin):
-    """A board of comments."""
+    """The target `board`: a board of comments in a file of SQLite."""
 
     required = ("path",)
     record_keys = ("path",)

@@ -38,7 +38,7 @@ _ASIDE_SUFFIX = ".txt"
 
 
 class Manifest(Struct, frozen=True):
-    """What an archive says of itself, all of it signed.
+    """The manifest of a bundle's archive: revision, signer and reason, all of it signed.
 
     `number` and `digest` are the revision; `signer` is who published it, `commit` and `reason` are
     their words, `at_us` is when (microseconds UTC). `key_id` tells the key it was signed with,
@@ -66,7 +66,7 @@ def format_revision(number: int, digest: str) -> str:
 
 
 def parse_revision(revision: object) -> tuple[int, str] | None:
-    """Return the number and digest that a revision's text tells, None if it is none of ours."""
+    """Return number and digest of an OPA bundle's revision text, None if it is none of ours."""
     if not isinstance(revision, str):
         return None
     number, _, digest = revision.partition(" ")
@@ -86,7 +86,7 @@ def pack(
     at_us: int,
     wasm: bytes | None = None,
 ) -> bytes:
-    """Return the archive of a bundle as revision `number`, signed; `wasm` travels with it.
+    """Return a bundle's signed .tar.gz for OPA, as revision `number`; `wasm` travels with it.
 
     Raises BadPolicy for a bundle that holds other files than a policy folder's, or data or a
     manifest that cannot be read.
@@ -103,7 +103,7 @@ def pack(
 
 
 def unpack(raw: bytes, public: bytes) -> tuple[Bundle, Manifest]:
-    """Return the bundle of an archive and what it says of itself.
+    """Return the bundle and the manifest of a signed .tar.gz that `pack` made.
 
     `public` is the PEM of the key that must have signed it. Raises BadPolicy for everything else
     than what `pack` made with that key: one bit changed anywhere is refused.

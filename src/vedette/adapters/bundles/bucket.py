@@ -33,7 +33,7 @@ _BOUNDARY = "vedette-part-of-an-upload"
 
 
 class BucketRepository:
-    """Objects under a prefix; the version of one is its generation.
+    """Bundle archives in a bucket, under a prefix; the version of an object is its generation.
 
     The credentials are the machine's own (Application Default Credentials), which need
     `storage.objects.get`, `.create` and `.delete` (to overwrite) on the bucket.

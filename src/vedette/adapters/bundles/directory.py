@@ -23,7 +23,7 @@ MAX_BYTES = 32 << 20
 
 
 class DirectoryRepository:
-    """Files in a folder that is made on first use; whoever can read the folder can read them.
+    """Bundle archives in a folder made on first use; whoever can read the folder can read them.
 
     The version of a file is the digest of its bytes. A process that dies leaves no half file:
     each is written beside its place, synced, and then moved there.

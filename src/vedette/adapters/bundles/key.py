@@ -33,7 +33,7 @@ _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 class PolicyKey(Struct, frozen=True):
-    """A P-256 key pair. `public` is the PEM of its public half, which verifiers are given."""
+    """The P-256 key pair of policy.key, which signs bundle archives; `public` is its public PEM."""
 
     private: EllipticCurvePrivateKey
     public: bytes
@@ -105,7 +105,7 @@ class PolicyKey(Struct, frozen=True):
 
 
 def key_id(public: bytes) -> str:
-    """Return the id of a public key in PEM. Raises BadPolicy if it is none on P-256."""
+    """Return the id of a policy key by its PEM. Raises BadPolicy if that is none on P-256."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     der = _load_public_key(public).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -113,7 +113,7 @@ def key_id(public: bytes) -> str:
 
 
 def verify_signature(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Say whether a signature is the one that the key of a public half gives to a message.
+    """Say whether bytes are a policy key's ES256 signature of a message; `public` is its PEM.
 
     The high form of a signature, which anybody can compute from the low one, is none of ours.
     """

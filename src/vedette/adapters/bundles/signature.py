@@ -17,13 +17,13 @@ _MEND = "fetch it again from whoever published it, or give the key it was signed
 
 
 def sign_claims(claims: Mapping[str, Any], key: PolicyKey) -> str:
-    """Return the claims signed with a key."""
+    """Return a bundle archive's claims as a JWT, signed with a policy key."""
     message = f"{_to_base64url(_header(key.id))}.{_to_base64url(canonical_json(dict(claims)))}"
     return f"{message}.{_to_base64url(key.sign(message.encode('ascii')))}"
 
 
 def verify_token(raw: str, public: bytes) -> tuple[dict[str, Any], str]:
-    """Return the claims of a token, and the id of the key, if that key signed it.
+    """Return the claims of a bundle archive's JWT, and the id of the key, if that key signed it.
 
     The header is compared, never obeyed: it says nothing that is not known before. Raises
     BadPolicy.

@@ -1,4 +1,4 @@
-"""The container: one way to write files as .tar.gz, and a reader that takes nothing else.
+"""The .tar.gz of a bundle archive: one way to write it, and a reader that takes nothing else.
 
 Stored, not compressed: what a compressor writes depends on its version, and an archive that is
 known by its digest must not. So do the headers and the end that `tarfile` and `gzip` write
@@ -20,7 +20,7 @@ _BLOCK = 512
 
 
 def write_tar(files: Mapping[str, bytes]) -> bytes:
-    """Return the archive of files by their path; their order is the order of the names.
+    """Return the .tar.gz of a bundle's files by path; their order is the order of the names.
 
     Raises BadPolicy for a path that has no place in a tar header (over 255 bytes).
     """
@@ -30,7 +30,7 @@ def write_tar(files: Mapping[str, bytes]) -> bytes:
 
 
 def read_tar(raw: bytes) -> dict[str, bytes]:
-    """Return the files of an archive as `write_tar` writes them.
+    """Return the files of a bundle's .tar.gz, as `write_tar` writes it.
 
     Raises BadPolicy for anything else; what is not caught here is by writing it again.
     """

@@ -1,4 +1,4 @@
-"""Watches the policy folder: a saved change is offered once the folder has been quiet.
+"""Watches the policy folder by watchdog: a saved change is offered once the folder has been quiet.
 
 Editors write in several steps, so a bundle is read only when nothing changed for `QUIET_S`, and
 read again if the folder changed while it was being read. What is offered may still be refused.
@@ -18,7 +18,7 @@ MISSING_POLL_S, PRESENCE_POLL_S = 1.0, 5.0
 
 
 async def watch_folder(folder: Path) -> AsyncIterator[None]:
-    """Yield whenever the folder was changed and has then been quiet for 100 ms.
+    """Yield whenever watchdog saw the policy folder change, and it was then quiet for 100 ms.
 
     A folder that was removed and is there again counts as changed. Raises OSError if the system
     has no notice left to give.

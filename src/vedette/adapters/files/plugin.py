@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FilePlugin(SourcePlugin):
-    """Files that are replayed; `path` of the plan is an absolute glob pattern."""
+    """Base of the plugins `csv` and `jsonl`; `path` of the plan is an absolute glob pattern."""
 
     def plan(self, table: Any, context: TableContext) -> Any:
         """Return the table with its pattern resolved."""
@@ -29,7 +29,7 @@ class FilePlugin(SourcePlugin):
 
 
 class CsvPlugin(FilePlugin):
-    """Metric series out of CSV files."""
+    """The plugin of the source `csv`: metric series out of CSV files."""
 
     table = CsvFile
 
@@ -42,7 +42,7 @@ class CsvPlugin(FilePlugin):
 
 
 class JsonlPlugin(FilePlugin):
-    """CloudEvents out of files with one JSON object per line."""
+    """The plugin of the source `jsonl`: CloudEvents out of files with one JSON object per line."""
 
     table = JsonlFile
 

@@ -117,7 +117,7 @@ class _FileSource:
 
 
 class CsvSource(_FileSource):
-    """Metric series: one per file, of the columns `timestamp` and `value`.
+    """Metric series out of CSV files: one per file, of the columns `timestamp` and `value`.
 
     Events are `metric.point` of source `csv:NAME`; the subject is the file's name without its
     suffix, the id has the line. An instant without an offset is UTC. `rate` is events per second
@@ -163,7 +163,7 @@ class CsvSource(_FileSource):
 
 
 class JsonlSource(_FileSource):
-    """One event per line, in the JSON format of CloudEvents.
+    """Events out of JSON lines files: one per line, in the JSON format of CloudEvents.
 
     A line may use any source and type but those of the engine and of other sources of this process.
     With `type`, each line is the bare data of an event of that type: its source is `jsonl:NAME`,

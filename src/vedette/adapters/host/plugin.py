@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HostPlugin(SourcePlugin):
-    """Live metrics of the machine the fleet runs on."""
+    """The plugin of the source `host`: live metrics of the machine the fleet runs on."""
 
     table = HostFile
     late = True

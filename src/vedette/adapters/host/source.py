@@ -10,7 +10,7 @@ from vedette.domain.ports.sources import Intake
 
 
 class HostSource:
-    """Metrics of this host, every `every_us` on the whole multiple of it. Never ends.
+    """The source of this host's metrics, at every whole multiple of `every_us`; never ends.
 
     Events are `metric.point` of source `host:NAME`: subjects `host/cpu`, `host/memory` (percent),
     `host/load1`, `host/disk_read`, `host/disk_write`, `host/net_received`, `host/net_sent` (bytes

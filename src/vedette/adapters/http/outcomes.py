@@ -1,4 +1,4 @@
-"""What an answer of a target means for an effect: pure.
+"""Outcomes of HTTP tools: what an answer of a target means for an effect; pure.
 
 The classes are those of RFC 9110: a 4xx says that the request was refused, a 5xx only that the
 server failed at it, be it before or behind the effect. So a 5xx leaves an effect unknown unless a
@@ -27,7 +27,7 @@ _RETRY_STATUSES = (408, 425, 429)
 
 
 def outcome_of(tool: Tool, response: Response) -> Outcome:
-    """Return what came of a call."""
+    """Return the outcome of an HTTP tool's call, as the target's answer says."""
     assert tool.request is not None
     status = response.status
     if status in tool.request["ok"]:
@@ -53,7 +53,7 @@ def outcome_of(tool: Tool, response: Response) -> Outcome:
 
 
 def query_outcome(spec: Mapping[str, Any], response: Response, call: Any) -> Outcome | None:
-    """Return what the answer to an outcome query means; None if the effect is not there.
+    """Return what an HTTP target's answer to an outcome query means; None if there is no effect.
 
     It is not there if the target says so: by a status, or in an answer that can be read. What
     cannot be (a login page, half an answer, another shape) says nothing. Raises BadArgument for a
@@ -86,7 +86,7 @@ def _unreadable(what: str) -> Outcome:
 
 
 def data_of(response: Response) -> dict[str, Any]:
-    """Return an answer as data: `body` is JSON where it is such, else text."""
+    """Return an HTTP target's answer as data: `body` is JSON where it is such, else text."""
     data: dict[str, Any] = {"status": response.status}
     if response.truncated:
         data["cut"] = True
@@ -99,7 +99,7 @@ def data_of(response: Response) -> dict[str, Any]:
 
 
 def retry_after_us(response: Response) -> int:
-    """Return how long the target wants to be left alone (RFC 9110, 10.2.3); 0 if it does not say.
+    """Return how long an HTTP target wants to be left alone (RFC 9110, 10.2.3); 0 if unsaid.
 
     A date is measured against the target's own, so that no clock is compared with another.
     """

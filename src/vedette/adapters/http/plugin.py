@@ -24,7 +24,7 @@ _IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
 
 
 class HttpPlugin(ToolPlugin):
-    """A request to a target of kind http."""
+    """The plugin of a tool's `http:` in agent.yaml: a request to a target of kind http."""
 
     table = HttpFile
     description = "a request that the engine makes, instead of a function"

@@ -47,7 +47,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Endpoint(Struct, frozen=True):
-    """Where a target is. `prefix` is the path of its base_url, without the last slash."""
+    """Where an HTTP target is; `prefix` is the path of its base_url, without the last slash."""
 
     secure: bool
     host: str
@@ -58,7 +58,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def parse_endpoint(target: Mapping[str, Any]) -> Endpoint:
-    """Return where a target is. Raises NotSent."""
+    """Return where an HTTP target is, as its base_url says. Raises SendFailure."""
     try:
         parts = urlsplit(str(target.get("base_url", "")))
         host, port = parts.hostname or "", parts.port
@@ -74,7 +74,7 @@ def parse_endpoint(target: Mapping[str, Any]) -> Endpoint:
 
 
 def credential_headers(target: Mapping[str, Any], endpoint: Endpoint) -> dict[str, str]:
-    """Return what the target's credential is shown with. Raises NotSent."""
+    """Return the headers that show an HTTP target its credential. Raises SendFailure."""
     token = target.get("token")
     if not token:
         return {}
@@ -92,7 +92,7 @@ def send_request(
     deadline: float,
     may_send: Callable[[socket.socket], bool],
 ) -> Response | None:
-    """Make a request and return the answer; None if `may_send` said no, just before the first byte.
+    """Send an HTTP tool's request, return the answer; None if `may_send` said no just before.
 
     `deadline` is when it has to be over, by the monotonic clock. Raises NotSent, NoAnswer.
     """
@@ -115,7 +115,7 @@ def send_request(
 
 
 def open_connection(endpoint: Endpoint, deadline: float) -> socket.socket:
-    """Return a connection to a target, with TLS where its URL says so. Raises NotSent."""
+    """Return a connection to an HTTP target, in TLS where its URL says so. Raises SendFailure."""
     try:
         tls = ssl.create_default_context(cafile=endpoint.ca_file) if endpoint.secure else None
         return http_client.connect(
@@ -129,7 +129,7 @@ def open_connection(endpoint: Endpoint, deadline: float) -> socket.socket:
 
 
 def probe_endpoint(target: Mapping[str, Any]) -> str:
-    """Connect to a target, TLS included, and send nothing. Raises Unavailable."""
+    """Connect to an HTTP target, TLS included, and send nothing. Raises Unavailable."""
     try:
         endpoint = parse_endpoint(target)
         open_connection(endpoint, machine.monotonic_s() + _PROBE_S).close()
@@ -139,7 +139,7 @@ def probe_endpoint(target: Mapping[str, Any]) -> str:
 
 
 def refusal_reason(address: IpAddress, *, private: bool) -> str | None:
-    """Say why an address is none to go to; None if it may be gone to."""
+    """Say why an HTTP target's address is none to go to; None if it may be gone to."""
     inner = _embedded_ipv4(address)
     if inner is not None:
         return refusal_reason(inner, private=private)

@@ -12,7 +12,7 @@ from vedette.domain.ports.plugin import TableProblem, TargetPlugin
 
 
 class HttpTarget(TargetPlugin):
-    """A server over HTTP."""
+    """The target `http`: a server outside that tools make requests to."""
 
     required = ("base_url",)
 

@@ -27,15 +27,15 @@ _MAX_ARGUMENT = 2000  # characters of one argument in a URL or a header
 
 
 class BadTemplate(ValueError):
-    """The template itself is wrong: ` | ` stands between what is wrong and the mend."""
+    """An HTTP tool's template is wrong: ` | ` stands between what is wrong and the mend."""
 
 
 class BadArgument(ValueError):
-    """An argument cannot stand where the template puts it; nothing was sent."""
+    """An argument cannot stand where an HTTP tool's template puts it; nothing was sent."""
 
 
 class Request(Struct, frozen=True):
-    """One request, but for its host: path and query are encoded, the body is JSON."""
+    """One HTTP tool's request, but for its host: path and query are encoded, the body is JSON."""
 
     method: str
     target: str
@@ -45,7 +45,7 @@ class Request(Struct, frozen=True):
 
 
 def split_template(template: str) -> list[tuple[str, str | None]]:
-    """Return a template as (text, argument behind it or None). Raises BadTemplate."""
+    """Return an HTTP tool's template as (text, argument behind it or None). Raises BadTemplate."""
     found: list[tuple[str, str | None]] = []
     text, at = "", 0
     for match in _PART.finditer(template):
@@ -62,14 +62,14 @@ def split_template(template: str) -> list[tuple[str, str | None]]:
 
 
 def template_arguments(template: str) -> list[str]:
-    """Return the arguments that a template asks for. Raises BadTemplate."""
+    """Return the arguments that an HTTP tool's template asks for. Raises BadTemplate."""
     return [
         name for _, name in split_template(template) if name is not None and name != KEY_ARGUMENT
     ]
 
 
 def body_arguments(template: Any) -> Iterator[str]:
-    """Yield the arguments that the template of a body asks for. Raises BadTemplate."""
+    """Yield the arguments that an HTTP tool's template of a body asks for. Raises BadTemplate."""
     if isinstance(template, str):
         yield from template_arguments(template)
     elif isinstance(template, Mapping):
@@ -81,7 +81,7 @@ def body_arguments(template: Any) -> Iterator[str]:
 
 
 def check_url(template: str) -> None:
-    """Raise BadTemplate for a URL that is no path of the target."""
+    """Raise BadTemplate for an HTTP tool's URL that is no path of the target."""
     if not template.startswith("/") or template.startswith("//"):
         mend = "write the path alone, as /v1/items/{item}; the host stands in the target's base_url"
         raise BadTemplate(f"{template!r} is no path | {mend}")
@@ -100,7 +100,7 @@ def check_url(template: str) -> None:
 
 
 def header_problem(name: str) -> str | None:
-    """Say why a tool may not set a header; None if it may."""
+    """Say why an HTTP tool may not set a header; None if it may."""
     lower = name.lower()
     if not _TOKEN.match(name):
         return "is no name of a header"
@@ -116,7 +116,7 @@ _ENGINE_HEADERS = frozenset(
 
 
 def build_request(spec: Mapping[str, Any], args: Mapping[str, Any], key: str) -> Request:
-    """Return the request of a template. Raises BadArgument, naming the argument."""
+    """Return the request of an HTTP tool's template. Raises BadArgument, naming the argument."""
     values = {**args, KEY_ARGUMENT: key}
     headers = {name: _header(value, values) for name, value in spec.get("headers", {}).items()}
     if idempotency := spec.get("idempotency_header"):
@@ -127,7 +127,7 @@ def build_request(spec: Mapping[str, Any], args: Mapping[str, Any], key: str) ->
 
 
 def fill_text(template: str, args: Mapping[str, Any], key: str) -> str:
-    """Return a text with its arguments put in, not encoded. Raises BadArgument."""
+    """Return an HTTP tool's template with its arguments put in, not encoded. Raises BadArgument."""
     return _text(template, {**args, KEY_ARGUMENT: key})
 
 

@@ -1,1 +1,1 @@
-"""Who an agent or a person is: keys, tokens, secrets."""
+"""Keys, tokens and secrets of agents and people: JWT, SPIFFE, Google, Secret Manager."""

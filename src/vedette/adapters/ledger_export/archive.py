@@ -41,7 +41,7 @@ GROWTH = "growth.json"
 
 
 def checkpoint_size_before(record: VerifiableLedger, before_us: int, open_from: int | None) -> int:
-    """Return the size of the largest checkpoint whose entries are all older than an instant.
+    """Return the largest checkpoint size to archive: its entries are all older than an instant.
 
     `open_from` is the first entry of the oldest run that has not ended: nothing from there on is
     closed. Returns 0, or what is archived already, if there is nothing more.
@@ -63,7 +63,7 @@ def checkpoint_size_before(record: VerifiableLedger, before_us: int, open_from: 
 def write_segment(
     record: VerifiableLedger, folder: Path, size: int, verifier_key: str
 ) -> ArchivedPrefix:
-    """Write the entries up to a checkpoint's size as the next segment of an archive.
+    """Export the entries up to a checkpoint's size as the next segment of an archive folder.
 
     Returns what stays of them beside the rest; the caller lets the entries go only now. A segment
     that begins there already is one whose entries were not let go of: if it verifies it is taken,
@@ -138,7 +138,7 @@ def _check(
 
 @dataclass(slots=True)
 class Archive:
-    """The segments of a folder, in order."""
+    """The exported segments of an archive folder, in order."""
 
     folder: Path
     segments: list[tuple[int, int, LedgerExport]] = field(init=False)
@@ -162,7 +162,7 @@ class Archive:
 
 
 class JoinedLedger:
-    """An archive with the record behind it: one ledger, read from its first entry at hand.
+    """An archive folder with the record behind it: one ledger, from its first entry at hand.
 
     Segments that the record has not let go of yet are left aside.
     """

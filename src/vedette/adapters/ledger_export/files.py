@@ -28,7 +28,7 @@ EntryRow = tuple[int, bytes, bytes | None, bytes | None]
 
 
 class VerifiableLedger(Protocol):
-    """What can be verified: entries in order with their bodies, and signed checkpoints.
+    """A ledger to export or verify: entries in order with their bodies, and signed checkpoints.
 
     A store, an export or an archive with a store behind it. What only some have (`entry_columns`,
     `sized_checkpoints`, `frontier`, `archived`, `snapshot`) is asked for where it is there.
@@ -40,7 +40,7 @@ class VerifiableLedger(Protocol):
 
 
 def archived_part(record: VerifiableLedger) -> ArchivedPrefix:
-    """Return what of a record was archived and is not at hand. Raises BadStore."""
+    """Return what of a ledger to export was archived and is not at hand. Raises BadStore."""
     ask: Callable[[], bytes | None] | None = getattr(record, "archived", None)
     try:
         return ArchivedPrefix.from_bytes(ask()) if ask is not None else EMPTY_PREFIX
@@ -52,13 +52,13 @@ def archived_part(record: VerifiableLedger) -> ArchivedPrefix:
 
 
 def snapshot(record: VerifiableLedger) -> AbstractContextManager[None]:
-    """Let all reads of a record inside see one state of it."""
+    """Let all reads of a record inside, for exports and proofs, see one state of it."""
     make: Callable[[], AbstractContextManager[None]] | None = getattr(record, "snapshot", None)
     return make() if make is not None else nullcontext()
 
 
 def size_of(note: str) -> int:
-    """Return the size that a note claims; 0 for one that claims none."""
+    """Return the size that a note in a record or an export claims; 0 for one that claims none."""
     try:
         return Checkpoint.from_body(parse_note(note).body).size
     except ProofError:
@@ -77,7 +77,7 @@ def export(
     bodies: bool = False,
     upto: int | None = None,
 ) -> dict[str, Any]:
-    """Write a record into a new or empty folder; return what `export.json` says.
+    """Export a record into a new or empty folder; return what its `export.json` says.
 
     With `upto` (the size of a checkpoint) only the entries up to there: a segment. Raises
     BadCommand if the folder holds something already.
@@ -122,7 +122,7 @@ def export(
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the files of a folder durable, and their names."""
+    """Make the files of an export's or a backup's folder durable, and their names."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     for path in (*files, folder, folder.parent):
         sync(path)
@@ -138,7 +138,7 @@ def _notes_text(notes: Iterable[str]) -> str:
 
 
 def read_witness(path: Path | None) -> list[str]:
-    """Return the notes of a witness file in order; none if there is no such file."""
+    """Return a witness file's notes in order, for exports and checks; none without the file."""
     if path is None or not path.exists():
         return []
     return read_notes(path.read_text(encoding="utf-8", errors="replace"))
@@ -149,7 +149,7 @@ def read_witness(path: Path | None) -> list[str]:
 
 @dataclass(slots=True)
 class LedgerExport:
-    """An export read back; offers what a store offers to verification and proofs."""
+    """An export folder read back; offers what a store offers to verification and proofs."""
 
     folder: Path
     summary: Mapping[str, Any] = field(init=False)
@@ -236,7 +236,7 @@ class LedgerExport:
 
 
 def read_object(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object of some bytes; an empty one if they are none."""
+    """Return an exported or recorded entry's JSON object; an empty one if its bytes are none."""
     try:
         value = orjson.loads(raw)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Proofs about a ledger that stand alone: of one entry, and of one checkpoint in a later one.
+"""Proofs exported from a ledger, to stand alone: of one entry, of one checkpoint in a later one.
 
 Each carries the handovers that lead from the first key to the one that signed: whoever checks it
 needs the first verifier key and nothing else.
@@ -37,7 +37,7 @@ CONSISTENCY = "vedette.consistency/1"
 
 
 class ProofTree(Struct):
-    """The tree of a record at its newest checkpoint, and what proofs about it need."""
+    """The tree of a record at its newest checkpoint, and what proofs exported of it need."""
 
     archived: ArchivedPrefix
     tree: PrunedTree
@@ -90,7 +90,7 @@ class ProofTree(Struct):
 
 
 def prove_inclusion(record: VerifiableLedger, seq: int) -> dict[str, Any]:
-    """Return the proof that an entry stands in the ledger, against its newest checkpoint.
+    """Return, for export, the proof that an entry stands in the ledger's newest checkpoint.
 
     Costs a pass over the entries. Raises BadCommand for an entry that no checkpoint covers, or
     that is not at hand because it was archived.
@@ -119,7 +119,7 @@ def prove_inclusion(record: VerifiableLedger, seq: int) -> dict[str, Any]:
 
 
 def prove_consistency(record: VerifiableLedger, size: int) -> dict[str, Any]:
-    """Return the proof that the checkpoint of a size is a beginning of the newest one.
+    """Return, for export, the proof that a size's checkpoint is a beginning of the newest one.
 
     Raises BadCommand if the ledger has no checkpoint of that size at hand.
     """
@@ -135,7 +135,7 @@ def prove_consistency(record: VerifiableLedger, size: int) -> dict[str, Any]:
 
 
 def verify_inclusion_proof(proof: Mapping[str, Any], verifier_key: str) -> Checkpoint:
-    """Check a proof of one entry offline; return the checkpoint it leads to. Raises ProofError."""
+    """Check an exported proof of an entry; return the checkpoint it leads to. Raises ProofError."""
     try:
         if proof["schema"] != PROOF:
             raise ProofError(f"not a {PROOF}")
@@ -154,7 +154,7 @@ def verify_inclusion_proof(proof: Mapping[str, Any], verifier_key: str) -> Check
 def verify_consistency_proof(
     proof: Mapping[str, Any], verifier_key: str
 ) -> tuple[Checkpoint, Checkpoint]:
-    """Check that one checkpoint is a beginning of another; return both. Raises ProofError."""
+    """Check an exported proof that a checkpoint begins another; return both. Raises ProofError."""
     try:
         if proof["schema"] != CONSISTENCY:
             raise ProofError(f"not a {CONSISTENCY}")

@@ -67,7 +67,7 @@ def verify_store(
     bodies: bool = True,
     one_witness: bool = False,
 ) -> Report:
-    """Verify a store or an export against a key and a witness file: see `verify_ledger`.
+    """Verify an export, an archive or a store by a key and a witness file: see `verify_ledger`.
 
     Every effect must have been permitted, and each permit by approval have its person's entry. Of a
     store the typed columns are held against the bytes too, and its rows against the entries. With

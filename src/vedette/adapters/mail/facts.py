@@ -1,4 +1,4 @@
-"""How a mail is made, as opposed to what it says: facts for judges, from headers and markup.
+"""Facts of a raw mail, for judges, from headers and markup: how it is made, not what it says.
 
 Headers that name a list, a filter or the own mail server are left out on purpose: they tell where
 a mail was collected, not what it is. Counts are capped, so that a hostile mail stays small.
@@ -43,7 +43,7 @@ _ADDRESS = re.compile(r"\[\d{1,3}(?:\.\d{1,3}){3}\]|\(\d{1,3}(?:\.\d{1,3}){3}\)"
 
 
 def mail_facts(message: Message, parts: Sequence[tuple[str, str]]) -> dict[str, int | str]:
-    """Return the facts of one mail; `parts` are (MIME type, decoded text) of its text parts.
+    """Return the facts of a mail's headers and MIME parts; `parts` are (MIME type, decoded text).
 
     Times are whole hours, shares are per cent. Never raises for what a header holds.
     """

@@ -1,4 +1,4 @@
-"""The text of an HTML page, in one pass however broken it is."""
+"""HTML of a mail as text, in one pass however broken it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
 def strip_html(page: str, defects: list[str]) -> str:
-    """Return the text of an HTML page: no scripts, styles and comments; hidden text stays.
+    """Return the text of a mail's HTML: no scripts, styles and comments; hidden text stays.
 
     Hidden text is there for some reader, so a judge must see it. One pass over the page, by hand:
     the standard parser needs quadratic time for tags that never close (15 kB: seconds).

@@ -70,7 +70,7 @@ def parse_mail(raw: bytes) -> dict[str, Any]:
 
 
 def mail_lineage(raw: bytes) -> tuple[str, ...]:
-    """Return the agents a mail says it comes from, oldest first; empty if no fleet sent it."""
+    """Return the agents a raw mail says it comes from, oldest first; empty if no fleet sent it."""
     if b"x-vedette-run" not in raw[:65_536].lower():
         return ()
     try:
@@ -84,7 +84,7 @@ def mail_lineage(raw: bytes) -> tuple[str, ...]:
 
 
 def mail_readers(raw: bytes) -> Readers:
-    """Return who may read a mail by its own label; nobody if that cannot be read.
+    """Return who may read a raw mail by its own label; nobody if that cannot be read.
 
     Whoever wrote it can only narrow it so.
     """
@@ -101,7 +101,7 @@ def mail_readers(raw: bytes) -> Readers:
 
 
 def mail_date(message: Message) -> str | None:
-    """Return the Date header as RFC 3339 in UTC, or None if there is no valid one."""
+    """Return a mail's Date header as RFC 3339 in UTC, or None if there is no valid one."""
     try:
         moment = parsedate_to_datetime(_raw_header(message, "date", []))
         if moment.tzinfo is None:
@@ -115,7 +115,7 @@ def mail_date(message: Message) -> str | None:
 
 
 def tidy(text: str) -> str:
-    """Return `text` without control characters and lone surrogates, line ends as LF."""
+    """Return a mail's text without control characters and lone surrogates, line ends as LF."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
         text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What a table says of a mail server: the source `imap`, the targets `imap` and `smtp`."""
+"""The table of a mail server, as the source `imap`, the targets `imap` and `smtp` have it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVER_KEYS = ("host", "port", "tls", "user", *SECRET_KEYS, "ca_file")
 
 
 def server_problems(table: Mapping[str, Any]) -> Iterator[TableProblem]:
-    """Yield what is wrong with what a table says of its server."""
+    """Yield what is wrong with what a table says of its mail server."""
     tls, host = table.get("tls"), str(table.get("host", ""))
     if tls is not None and tls not in PORTS["imap"]:
         yield ("tls",), f"{tls!r} is not known", "write implicit, starttls or none"

@@ -19,7 +19,7 @@ Targets = Mapping[str, Mapping[str, Any]]
 
 
 class MailTarget(TargetPlugin):
-    """A mailbox, or a server. One with `smtp` sends through the target of that name."""
+    """A mailbox or a mail server as a target; one with `smtp` sends through the target named so."""
 
     protocol = ""  # that its own host speaks; "" is none
 

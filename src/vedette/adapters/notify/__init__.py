@@ -23,7 +23,7 @@ _ANSWER_BYTES = 4096
 
 
 def post(url: str, body: bytes, key: str, token: str | None) -> None:
-    """Post a notice; returns when it is taken (2xx, or 409: known already). Blocks.
+    """Post a notice to a webhook; return when it is taken (2xx, or 409: known already). Blocks.
 
     Raises Temporary if it may be taken later, Permanent if somebody has to mend something first,
     and Unsendable, a Permanent, if the server takes no notice as long as this one.

@@ -11,7 +11,7 @@ from vedette.domain.ports.plugin import Notification, NotifierPlugin, TableConte
 
 
 class WebhookPlugin(NotifierPlugin):
-    """Tells by a POST of JSON."""
+    """The plugin of the notifier `webhook`: tells of notices by a POST of JSON."""
 
     table = WebhookFile
 
@@ -44,7 +44,7 @@ class WebhookPlugin(NotifierPlugin):
 
 
 def connect_to(url: str, *, within_s: float = 5.0) -> str:
-    """Connect, with TLS where the address has it, and go away again. Raises OSError."""
+    """Connect to a webhook, with TLS where its URL has it, and go away again. Raises OSError."""
     import socket
     import ssl
     from urllib.parse import urlsplit

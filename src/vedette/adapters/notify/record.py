@@ -26,7 +26,7 @@ _DEADLINE_S = 600.0
 
 
 def read_calls(table: Mapping[str, Any], where: str) -> Iterator[TargetEffect]:
-    """Yield the calls that had an effect. Raises BadFleet, Unavailable."""
+    """Yield the calls of a webhook that had an effect. Raises BadFleet, Unavailable."""
     file, url = table.get("record_file"), table.get("record_url")
     if file:
         yield from _items(_read_file(Path(str(file)), where), where)

@@ -10,7 +10,7 @@ from vedette.domain.target_record import TargetRecord
 
 
 class WebhookTarget(TargetPlugin):
-    """A webhook."""
+    """The target `webhook`: an address that tools post to."""
 
     required = ("url",)
     record_keys = ("record_file", "record_url")

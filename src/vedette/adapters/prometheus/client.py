@@ -27,7 +27,7 @@ class SourceUnavailable(Exception):
 
 
 class Client:
-    """One server. Every call opens a connection of its own, so calls may run side by side."""
+    """One Prometheus server. Every call opens its own connection, so calls may run side by side."""
 
     def __init__(self, plan: PrometheusFile) -> None:
         self._plan = plan

@@ -20,7 +20,7 @@ _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def series_name(query: str, metric: Mapping[str, str]) -> str:
-    """Return what a series is called: the query's name, and the labels in the order of theirs.
+    """Return a Prometheus series' name: the query's, and the labels in the order of their names.
 
     The name of the metric is left out, since the query has one. A long name ends in its digest.
     """
@@ -36,7 +36,7 @@ def series_name(query: str, metric: Mapping[str, str]) -> str:
 
 
 def index_series(query: str, result: Sequence[Any], where: str) -> dict[str, Any]:
-    """Return the series of an answer by name.
+    """Return the series of a Prometheus answer by name.
 
     Raises BadFleet if two have one name: their points would be taken for one series.
     """
@@ -52,7 +52,7 @@ def index_series(query: str, result: Sequence[Any], where: str) -> dict[str, Any
 
 
 def cut_after(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
-    """Return series without the samples behind an instant."""
+    """Return Prometheus series without the samples behind an instant."""
 
     def cut(samples: Sequence[Any]) -> list[Any]:
         return [sample for sample in samples if round(sample[0]) <= end_s]
@@ -65,7 +65,7 @@ def cut_after(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
 
 
 def choose_series(known: Sequence[str], found: Sequence[str], limit: int) -> list[str]:
-    """Return which series are taken where there are too many: those known already come first."""
+    """Return which Prometheus series are taken if they are too many: known ones come first."""
     there = set(found)
     before = [name for name in known if name in there]
     return (before + sorted(there.difference(before)))[:limit]
@@ -74,7 +74,7 @@ def choose_series(known: Sequence[str], found: Sequence[str], limit: int) -> lis
 def points(
     source: str, series_by_name: Mapping[str, Any], vouched: Collection[str]
 ) -> tuple[list[Event], Counter[str]]:
-    """Return the points of series, oldest first, and how many were skipped, by why.
+    """Return the points of Prometheus series, oldest first, and how many were skipped, by why.
 
     The values of other labels than `vouched` may be anybody's (a path that was asked for, the name
     of a user), so a series that has such is vouched for neither in its name nor in its ids.

@@ -156,7 +156,7 @@ def _format_position(at_s: int) -> str:
 
 
 async def probe(plan: PrometheusFile) -> str:
-    """Ask each query for its present series. Raises BadFleet and Unavailable."""
+    """Ask Prometheus for the present series of each query. Raises BadFleet and Unavailable."""
 
     def query_series() -> str:
         client, counts = Client(plan), []

@@ -1,4 +1,4 @@
-"""What the broker is told of deliveries: acknowledged, given back, or wanted for longer.
+"""Acknowledgement of Pub/Sub deliveries, and of those given back or wanted for longer.
 
 In batches of at most 1000 ids. What fails for a reason that may pass is tried again; what fails
 for good is forgotten: the broker delivers it again, and the store knows it. On a subscription
@@ -42,12 +42,12 @@ TRANSIENT_CODES = frozenset(
 
 
 def is_transient(error: Any) -> bool:
-    """Say whether what a grpc.aio.AioRpcError tells may pass by itself."""
+    """Say whether what Pub/Sub's error (grpc.aio.AioRpcError) tells may pass by itself."""
     return error.code().name in TRANSIENT_CODES
 
 
 def failures(error: Any) -> dict[str, str]:
-    """Return the ids that an exactly-once answer names, each with what it says of it."""
+    """Return the ids that Pub/Sub's exactly-once answer names, each with what it says of it."""
     from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
@@ -64,7 +64,7 @@ def failures(error: Any) -> dict[str, str]:
 
 
 async def send_batch(send: Send, ack_ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Send a batch once; return which ids to try again, and which are lost. The others are done."""
+    """Send a batch of Pub/Sub ack ids once; return which to try again, and which are lost."""
     import grpc  # type: ignore[import-untyped]
 
     try:
@@ -88,7 +88,7 @@ async def send_batch(send: Send, ack_ids: Sequence[str]) -> tuple[list[str], lis
 
 
 class Acknowledger:
-    """Settles the deliveries of one source. `on_done` is told the ids that need no more care.
+    """Settles the deliveries of one Pub/Sub source; `on_done` is told the ids that are done with.
 
     Acknowledgements and what is given back are queued, and sent by `run`; `flush` waits for them.
     """

@@ -1,4 +1,4 @@
-"""Looks what there is of a fleet's topics and subscriptions, and makes what is declared.
+"""Admin of a fleet's Pub/Sub topics and subscriptions: looks at them, and makes those declared.
 
 Nothing is ever deleted, and what cannot be changed in place is left and said. Everything here may
 be repeated: what another one made meanwhile counts as made.
@@ -34,7 +34,7 @@ _RETRY_TIMEOUT_S = 5.0
 
 
 def retry_options(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """Return how a call of a generated client is made that may be repeated."""
+    """Return the retry options of a generated Pub/Sub client's call that may be repeated."""
     from google.api_core.exceptions import ServiceUnavailable
     from google.api_core.retry import AsyncRetry, if_exception_type
 
@@ -48,7 +48,7 @@ def retry_options(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
 
 
 async def plan(wanted: Declaration) -> list[Change]:
-    """Compare what is declared with what is there.
+    """Compare the declared topics and subscriptions with those that Pub/Sub has.
 
     Raises Unavailable without an answer, and BadCommand if we may not look.
     """
@@ -60,7 +60,7 @@ async def plan(wanted: Declaration) -> list[Change]:
 
 
 async def apply(wanted: Declaration) -> list[Change]:
-    """Make what is missing and change what differs, topics first; return what was to be done.
+    """Make what Pub/Sub lacks and change what differs, topics first; return what was to be done.
 
     Raises what `plan` raises; what was made until then stays, and a repeat goes on from there.
     """
@@ -213,7 +213,7 @@ def _translate_error(error: BaseException, name: str) -> BaseException:
 
 
 def exit_code(changes: Sequence[Change], *, applied: bool) -> int:
-    """Return 1 if something is not as declared, as every check does (2 is for a wrong call).
+    """Return 1 if Pub/Sub is not as declared, as every check does (2 is for a wrong call).
 
     After `apply` that is only what cannot be changed in place.
     """

@@ -1,4 +1,4 @@
-"""Takes batches of messages to the intake, and says what the broker may be told of them.
+"""Batch delivery of Pub/Sub messages to the intake, and what the broker may be told of them.
 
 A message is acknowledged when the intake has answered for it. While the store fails, messages are
 kept and tried again here: to give them back would let the broker count attempts, and dead-letter
@@ -35,7 +35,7 @@ _STORE_FIRST_S, _STORE_LAST_S = 0.1, 5.0
 
 
 class PoisonMessages(Struct):
-    """The messages that were no event, by message id: each is recorded once.
+    """The Pub/Sub messages that were no event, by message id: each is recorded once.
 
     `limit` are remembered. `topic` says that the subscription ought to have dead letters.
     """
@@ -53,7 +53,7 @@ class PoisonMessages(Struct):
 
 
 class BatchDelivery:
-    """Hands over the batches of one inbox until it ends.
+    """Hands the intake the batches of one Pub/Sub inbox until it ends.
 
     `is_leader` says whether this worker still runs the fleet's sources: while the store fails,
     whoever does not lets go. `report` is told what a person has to mend.

@@ -139,12 +139,12 @@ class Connection:
 
 
 def emulator() -> str | None:
-    """Return the address of the emulator that the environment names, if it does."""
+    """Return the address of Pub/Sub's emulator that the environment names, if it does."""
     return os.environ.get(EMULATOR_HOST) or None
 
 
 async def connect(host: str | None = None) -> Connection:
-    """Connect to the emulator at `host` or that of the environment, else to the service.
+    """Connect to Pub/Sub's emulator at `host` or of the environment, else to the service.
 
     Raises Unavailable without credentials for the service.
     """
@@ -200,7 +200,7 @@ _POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary(
 
 @asynccontextmanager
 async def borrow_connection(streams: int = 1) -> AsyncIterator[Connection]:
-    """Lend a connection for so many streams; one that nobody uses any more is closed.
+    """Lend a connection to Pub/Sub for so many streams; one that nobody uses any more is closed.
 
     Raises Unavailable without credentials for the service.
     """
@@ -228,12 +228,12 @@ async def borrow_connection(streams: int = 1) -> AsyncIterator[Connection]:
 
 
 def topic_path(project: str, topic: str) -> str:
-    """Return the full name of a topic; a name that is full already stays."""
+    """Return the full name of a Pub/Sub topic; a name that is full already stays."""
     return topic if topic.startswith("projects/") else f"projects/{project}/topics/{topic}"
 
 
 def subscription_path(project: str, subscription: str) -> str:
-    """Return the full name of a subscription; a name that is full already stays."""
+    """Return the full name of a Pub/Sub subscription; a name that is full already stays."""
     if subscription.startswith("projects/"):
         return subscription
     return f"projects/{project}/subscriptions/{subscription}"

@@ -49,7 +49,7 @@ class _SchedulePlan(Struct, frozen=True):
 
 
 class ScheduleIndex:
-    """The schedules of a fleet, by the id that a message names: `AGENT/NAME`."""
+    """A fleet's schedules, by the id that Cloud Scheduler's message names: `AGENT/NAME`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ScheduleIndex:
 
 
 def named_schedule(attributes: Mapping[str, str], data: bytes) -> str:
-    """Return the id of the schedule that a message names. Raises BadEvent if it names none."""
+    """Return the schedule id that Cloud Scheduler's message names. Raises BadEvent without one."""
     if named := attributes.get(ATTRIBUTE):
         return named
     mend = f'send {{"{BODY_KEY}": "AGENT/NAME"}}, or the attribute {ATTRIBUTE}'

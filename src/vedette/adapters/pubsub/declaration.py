@@ -1,4 +1,4 @@
-"""What a fleet declares of Pub/Sub: topics and subscriptions, and how what is there differs.
+"""Declaration of a fleet's Pub/Sub topics and subscriptions, and how what is there differs.
 
 Plain data, without the broker's client. A subscription is its fields, each a number or a text:
 
@@ -40,7 +40,7 @@ _DEAD_LETTER_DEADLINE_S = 60
 
 
 class Declaration(Struct, frozen=True):
-    """Topics and subscriptions by their full names. `blockers`: what keeps one from being made."""
+    """Pub/Sub topics and subscriptions by full name; `blockers`: what keeps one from being made."""
 
     topics: tuple[str, ...]
     subscriptions: Mapping[str, Fields]
@@ -48,7 +48,7 @@ class Declaration(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """One field of a subscription: what it is, what is declared, and whether it can be changed."""
+    """One field of a Pub/Sub subscription: as found, as declared, and whether it can be changed."""
 
     name: str
     found: Value
@@ -61,7 +61,7 @@ class Difference(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """What becomes of one topic or subscription.
+    """What becomes of one Pub/Sub topic or subscription.
 
     `fixed`: it differs in what cannot be changed. `missing`: it is not there and cannot be made
     (`why` says what is not declared). `extra`: it is there, on a declared topic, and not declared.
@@ -82,7 +82,7 @@ class Change(Struct, frozen=True):
 
 
 def dead_letter_subscription(plan: PubsubFile | PushFile) -> str | None:
-    """Return the full name of the subscription that keeps a source's dead letters, if any."""
+    """Return the full name of the Pub/Sub subscription of a source's dead letters, if any."""
     if plan.dead_letter_topic is None:
         return None
     return subscription_path(plan.project, plan.dead_letter_topic.rpartition("/")[2])
@@ -91,7 +91,7 @@ def dead_letter_subscription(plan: PubsubFile | PushFile) -> str | None:
 def build_declaration(
     plans: Iterable[object], targets: Mapping[str, Mapping[str, Any]]
 ) -> Declaration:
-    """Return what sources and targets of Pub/Sub come to. Raises BadFleet for a contradiction."""
+    """Return what Pub/Sub sources and targets declare. Raises BadFleet for a contradiction."""
     topics: dict[str, None] = {}
     subscriptions: dict[str, Fields] = {}
     blockers: dict[str, str] = {}
@@ -124,7 +124,7 @@ def build_declaration(
 def compare(
     wanted: Declaration, topics: Iterable[str], subscriptions: Mapping[str, Fields]
 ) -> list[Change]:
-    """Return what becomes of everything declared, and of what else is there."""
+    """Return what becomes of all that is declared of Pub/Sub, and of what else is there."""
     there = set(topics)
     changes = [
         Change("topic", name, "same" if name in there else "create") for name in wanted.topics

@@ -40,7 +40,7 @@ TickDecoder = Callable[[Mapping[str, str], bytes, int, str], Event | Refused]
 
 
 class Decoder:
-    """Turns the messages of one source into events; pure.
+    """Turns the messages of one Pub/Sub source into events; pure.
 
     `type` is that of bare data, None where there is none. `vouches` is a word of VOUCHES. Data
     of more than `max_bytes` are refused unread: strict JSON of a message of 10 MB takes a second.

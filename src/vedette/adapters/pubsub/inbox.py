@@ -1,4 +1,4 @@
-"""What a source has received of its subscription and not settled: a queue, leases, answers.
+"""Inbox of a Pub/Sub source, for what is received and not settled: a queue, leases, answers.
 
 What is queued, in hand or not yet acknowledged counts against the source's bounds, in messages and
 in bytes, and its leases are extended until the broker has been told what became of it. What is
@@ -25,7 +25,7 @@ _TRIES = 3
 
 
 class Delivery(Struct, frozen=True):
-    """One message as it came; `generation` says in which of the broker's lives its ack id means it.
+    """One Pub/Sub message as it came; `generation` is the broker's life that its ack id is of.
 
     `attempts` is how often the broker delivered it, 0 where the broker does not count.
     """
@@ -37,7 +37,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Inbox:
-    """Takes what streams receive, and gives it out in batches.
+    """Takes what Pub/Sub streams receive, and gives it out in batches.
 
     `path` is the subscription's full name, `max_deliveries` and `max_octets` are the bounds.
     `ordered` turns true when the broker says that it keeps an order.

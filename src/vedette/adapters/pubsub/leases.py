@@ -1,4 +1,4 @@
-"""What a source has out from its broker: how much, since when, and what must be extended."""
+"""Leases of Pub/Sub deliveries: how much a source has out, since when, what must be extended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 
 class Lease(Struct):
-    """One delivery that is not settled: its bytes, when it came, and when it was extended (µs)."""
+    """One Pub/Sub delivery not settled: its bytes, when it came, and when it was extended (µs)."""
 
     octets: int
     received_us: int
@@ -16,7 +16,7 @@ class Lease(Struct):
 
 
 class Leases(Struct):
-    """Deliveries by ack id. A delivery that came again under another id counts again.
+    """Pub/Sub deliveries by ack id; one that came again under another id counts again.
 
     `max_deliveries` and `max_octets` are how many and how many bytes may be out before nothing more
     is read; one delivery is always let in, however large. `active` are those whose leases are ours,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionPlugin(SourcePlugin):
-    """What a subscription's table has to hold to, pulled or pushed."""
+    """Base of the plugins `pubsub` and `pubsub-push`: what a subscription's table must hold to."""
 
     def problems(
         self, table: PubsubFile | PushFile, context: TableContext
@@ -39,7 +39,7 @@ class SubscriptionPlugin(SourcePlugin):
 
 
 class PubsubPlugin(SubscriptionPlugin):
-    """Messages of a subscription, pulled."""
+    """The plugin of the source `pubsub`: messages of a subscription, pulled."""
 
     table = PubsubFile
 
@@ -53,7 +53,7 @@ class PubsubPlugin(SubscriptionPlugin):
 
 
 class PushPlugin(SubscriptionPlugin):
-    """Messages that are pushed to POST /v1/pubsub/NAME."""
+    """The plugin of the source `pubsub-push`: messages that are pushed to POST /v1/pubsub/NAME."""
 
     table = PushFile
 

@@ -1,4 +1,4 @@
-"""A publication as an effect: one call of a tool is one message, answered when the broker has it.
+"""Publisher to Pub/Sub: one call of a tool is one message, answered when the broker has it.
 
 The message is a CloudEvent in binary content mode: `ce-` attributes, `content-type`, and the data
 alone as its body. Its `ce-id` is the call's idempotency key, so a call that is repeated publishes
@@ -54,7 +54,7 @@ def publish(
     source: str | None = None,
     ordering_key: str | None = None,
 ) -> Outcome:
-    """Publish one event to the target's topic (`project`, `topic`), within the call's time.
+    """Publish one event to the Pub/Sub target's topic (`project`, `topic`), in the call's time.
 
     `done` with the message's id; `failed` for what the broker will never take; `retry` if it took
     nothing and might later; `unknown` without an answer. With `ordered = true` in the target the
@@ -182,7 +182,7 @@ def _connect(emulator: str, own_token: bool) -> Any:
 
 
 class Flow(Struct):
-    """Messages and bytes on their way at a time. One message always fits alone."""
+    """Messages and bytes on their way to Pub/Sub at a time; one message always fits alone."""
 
     messages: int
     octets: int

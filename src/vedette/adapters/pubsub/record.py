@@ -26,7 +26,7 @@ _DEFAULT_RETENTION_US = 7 * 86_400_000_000
 
 
 def retention_us(table: Mapping[str, Any], where: str) -> int:
-    """Return for how long a message stays on the subscription, in microseconds.
+    """Return for how long a message stays on the Pub/Sub subscription, in microseconds.
 
     Raises BadFleet, Unavailable.
     """
@@ -45,7 +45,7 @@ def retention_us(table: Mapping[str, Any], where: str) -> int:
 
 
 def read_messages(table: Mapping[str, Any], where: str) -> Iterator[TargetEffect]:
-    """Yield the messages by their `ce-id`, each key once: a repeat is the same event again.
+    """Yield a Pub/Sub topic's messages by their `ce-id`, each key once: a repeat is the same event.
 
     Raises BadFleet, Unavailable.
     """

@@ -1,4 +1,4 @@
-"""Dead letters of a source, published again to its topic with the ids they had.
+"""Dead letters of a Pub/Sub source, published again to its topic with the ids they had.
 
 Each is pulled from the dead-letter subscription, published, and only then acknowledged: a redrive
 that breaks off may publish one twice, and never loses one. Twice is once to us, since an event's
@@ -150,7 +150,7 @@ async def _republish(
 
 
 def attributes_of(message: Any) -> dict[str, str]:
-    """Return the attributes under which a dead letter is published again."""
+    """Return the attributes under which a dead letter is published to Pub/Sub again."""
     found = {n: v for n, v in message.attributes.items() if not n.startswith(_BROKERS)}
     structured = found.get("content-type", "").startswith("application/cloudevents")
     if not structured and not found.keys() & {"ce-id", "event_id"}:

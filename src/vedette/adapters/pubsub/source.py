@@ -37,7 +37,7 @@ _FINISH_S = 0.5
 
 
 class Limits(Struct, frozen=True):
-    """How a source behaves in time; seconds.
+    """Limits in time of a Pub/Sub source, in seconds.
 
     `max_lease_s`: a delivery is not extended any more after so long. `drain_s`: how long batches on
     their way may take at the end, and then as long again for the broker to be told.
@@ -49,7 +49,7 @@ class Limits(Struct, frozen=True):
 
 
 class PubsubSource:
-    """One subscription, pulled. Never ends; on cancel what was not handed over is given back.
+    """One Pub/Sub subscription, pulled; never ends, and on cancel gives back what it still has.
 
     `is_leader` says whether this worker still runs the fleet's sources.
     """

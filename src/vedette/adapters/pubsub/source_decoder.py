@@ -1,4 +1,4 @@
-"""What makes events of a source's messages, as its table says."""
+"""The decoder of a Pub/Sub source: it makes events of messages, as the source's table says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_decoder(plan: PubsubFile | PushFile, context: SourceContext) -> Decoder:
-    """Return what makes events of a Pub/Sub source's messages."""
+    """Return the decoder that makes events of a Pub/Sub source's messages."""
     decode_tick = None
     if plan.schedules:
         from vedette.adapters.pubsub.cloud_scheduler import ScheduleIndex

@@ -1,4 +1,4 @@
-"""One streaming pull, for as long as its source runs: opened, kept alive, opened again.
+"""Streaming pull of Pub/Sub, for as long as its source runs: opened, kept alive, opened again.
 
 The broker closes a stream for reasons of its own every so often, so an end is no error. What may
 pass is tried again after a pause with full jitter (https://aws.amazon.com/blogs/architecture/
@@ -27,7 +27,7 @@ _HEALTHY_S = 10.0
 
 
 class Pauses(Struct, frozen=True):
-    """How long to wait before a stream is opened again, in seconds.
+    """How long to wait before a Pub/Sub stream is opened again, in seconds.
 
     After what may pass from 0 to `first_s`, doubled with each failure up to `last_s`; after what
     somebody has to mend `refused_s`, and up to half of it more.
@@ -39,7 +39,7 @@ class Pauses(Struct, frozen=True):
 
 
 class StreamEnd(Exception):
-    """The stream is over: the name of its status, what the broker said, and whether it passes."""
+    """A Pub/Sub stream is over: its status by name, the broker's words, and whether it passes."""
 
     def __init__(self, code: str, said: str, transient: bool) -> None:
         super().__init__(f"{code}: {said}" if said else code)
@@ -47,7 +47,7 @@ class StreamEnd(Exception):
 
 
 class PullStream:
-    """Reads one stream while `leases` have room. `on_response` gets each response.
+    """Reads one Pub/Sub stream while `leases` have room; `on_response` gets each response.
 
     `first` are the fields of the opening request. `report` is told when something has to be mended,
     and that it was; `on_end` gets the code of each stream that is over.

@@ -35,7 +35,7 @@ class _JudgeState(Struct):
 
 
 class InProcessReasoner:
-    """Runs each agent's judge. Judges are made on first use by `make_judge`.
+    """The reasoner on judges in this process. Judges are made on first use by `make_judge`.
 
     `is_expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
     `digest_of` is asked after `make_judge`: the digest of what the agent's judge was made of.

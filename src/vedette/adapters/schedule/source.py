@@ -47,7 +47,7 @@ class _SchedulePlan(Struct, frozen=True):
 
 
 class ScheduleSource:
-    """The schedules of a fleet. Never ends.
+    """The schedules of a fleet as a source of ticks, which APScheduler wakes; never ends.
 
     The watermark of a schedule is the intake's position `schedule:AGENT/NAME`, an instant in
     RFC 3339. It moves in the commit that accepts the tick, so a tick is neither lost nor doubled.
@@ -139,7 +139,7 @@ class ScheduleSource:
 
 
 def cron_walls(expression: str) -> NextWallTime:
-    """Return the wall-clock times that a cron expression of five fields matches.
+    """Return the wall-clock times that a cron expression of five fields matches, by APScheduler.
 
     It is APScheduler's arithmetic, run as if in UTC: that way it never meets a change of the
     clocks, which it gets wrong. Raises ValueError if the expression is not one

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SpoolPlugin(SourcePlugin):
-    """Events that other programs put into a folder."""
+    """The plugin of the source `spool`: events that other programs put into a folder."""
 
     table = SpoolFile
 

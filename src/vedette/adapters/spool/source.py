@@ -45,11 +45,11 @@ _FILE_ERRORS = frozenset({errno.ENXIO, errno.EACCES, errno.EPERM, errno.ELOOP, e
 
 
 class SourceUnavailable(Exception):
-    """The folder cannot be read or written now; it could be before."""
+    """The spool folder cannot be read or written now; it could be before."""
 
 
 class SpooledFile(Struct, frozen=True):
-    """A file as it was read; one that was written or replaced since has another mark."""
+    """A file of a spool folder as it was read; one written or replaced since has another mark."""
 
     name: str
     mark: Mark
@@ -57,7 +57,7 @@ class SpooledFile(Struct, frozen=True):
 
 
 class SpoolSource:
-    """Reads the files of one folder; with `watch` it stays and looks again every while."""
+    """Reads the files of one spool folder; with `watch` it stays and looks again every while."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class SpoolSource:
 
 @contextmanager
 def open_folder(plan: SpoolFile) -> Iterator[int]:
-    """Open the folder of a plan; changes nothing. Raises BadFleet, OSError."""
+    """Open the spool folder of a plan; changes nothing. Raises BadFleet, OSError."""
     where = f"spool:{plan.name}"
     try:
         folder = os.open(plan.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -229,7 +229,7 @@ def open_folder(plan: SpoolFile) -> Iterator[int]:
 
 
 def probe(plan: SpoolFile) -> str:
-    """Count the files that wait. Raises BadFleet, OSError."""
+    """Count the files that wait in a spool folder. Raises BadFleet, OSError."""
     with open_folder(plan) as folder:
         return f"{len(_list_files(folder))} files wait in {plan.path}"
 

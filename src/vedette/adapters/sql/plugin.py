@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SqlPlugin(SourcePlugin):
-    """New rows of a table of SQLite or PostgreSQL."""
+    """The plugin of the source `sql`: new rows of a table of SQLite or PostgreSQL."""
 
     table = SqlFile
 

@@ -56,7 +56,7 @@ _TABLE = (
 
 
 class PostgresTable:
-    """One table. Numbers and ids travel as text, cast to the column's own type."""
+    """A PostgreSQL table of a source `sql`; numbers and ids travel as text, cast to their type."""
 
     def __init__(self, plan: SqlFile) -> None:
         """Connect. Raises BadFleet for what is missing, AwayError if nobody answers."""

@@ -1,4 +1,4 @@
-"""Rows of a table as events: pure."""
+"""Rows of the source `sql` as events: pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RowMapper:
 
 
 def instant(value: object, column: str) -> str | None:
-    """Return an instant as RFC 3339 in UTC, None for NULL. Raises BadEvent, naming the column."""
+    """Return a source row's instant as RFC 3339 in UTC, None for NULL. Raises BadEvent."""
     try:
         if value is None:
             return None
@@ -93,7 +93,7 @@ def instant(value: object, column: str) -> str | None:
 
 
 def to_json_value(value: Any, column: str) -> Any:
-    """Return a value as JSON: bytes as base64. Raises BadEvent for a number that is none."""
+    """Return a SQL row's value as JSON: bytes as base64. Raises BadEvent for no finite number."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):

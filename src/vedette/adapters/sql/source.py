@@ -1,4 +1,4 @@
-"""A table as a source: its new rows as events, each once.
+"""A table of SQLite or PostgreSQL as a source: its new rows as events, each once.
 
 Asked every `every` for rows in the order of a column that grows, a page at a time. Where it was
 left becomes durable with the events. Rows that were seen already are dropped here, and by the
@@ -193,7 +193,7 @@ class SqlSource:
 
 
 def open_table(plan: SqlFile) -> Table:
-    """Open the table of a plan. Raises BadFleet, AwayError."""
+    """Open the table that a source `sql` reads. Raises BadFleet, SourceUnavailable."""
     if plan.path is not None:
         return SqliteTable(plan)
     from vedette.adapters.sql.postgres import PostgresTable
@@ -202,7 +202,7 @@ def open_table(plan: SqlFile) -> Table:
 
 
 async def probe(plan: SqlFile) -> str:
-    """Say what is there, without taking anything. Raises BadFleet and Unavailable."""
+    """Say what a source's SQL table holds, without taking rows. Raises BadFleet and Unavailable."""
 
     def inspect_table() -> str:
         script = Path(plan.create_from) if plan.create_from else None

@@ -36,7 +36,7 @@ _NUMBERS, _TEXTS = "typeof({0}) IN ('integer','real') AND {0} < 9e999", "typeof(
 
 
 class SqliteTable:
-    """One table of a file. Views count as tables."""
+    """A table of SQLite that a source `sql` reads; views count as tables."""
 
     def __init__(self, plan: SqlFile) -> None:
         """Open it. Raises BadFleet for a file, table or column that is not there, AwayError."""
@@ -131,7 +131,7 @@ class SqliteTable:
 
 
 def create_file(path: Path, script: Path, where: str) -> None:
-    """Make a file of SQLite by a script, whole or not at all; one that is there stays.
+    """Make the SQLite file of a source by a script, whole or not at all; one that is there stays.
 
     Raises BadFleet if the script cannot be read or run.
     """

@@ -1,4 +1,4 @@
-"""What a source asks of a table, in SQLite's words and in PostgreSQL's. Synchronous.
+"""Tables that a source `sql` reads, in SQLite's words and in PostgreSQL's. Synchronous.
 
 Names of tables and columns cannot be parameters of a query. Each is looked up in the database's own
 catalogue, and what stands in a query is the catalogue's name, quoted.
@@ -20,11 +20,11 @@ QUERY_S = 30.0  # how long one query may take
 
 
 class SourceUnavailable(Exception):
-    """The database did not answer; it is asked again, later each time."""
+    """The database of a source `sql` did not answer; it is asked again, later each time."""
 
 
 class TableRow(Struct, frozen=True):
-    """One row: its place in the order (number, then id), and its columns."""
+    """A row of a source `sql`: its place in the order (number, then id), and its columns."""
 
     number: Value
     id: Any
@@ -32,7 +32,7 @@ class TableRow(Struct, frozen=True):
 
 
 class Table(Protocol):
-    """One table, opened. Used by one thread at a time. Every method may raise AwayError."""
+    """An open SQL table of a source, for one thread at a time; it may raise SourceUnavailable."""
 
     columns: tuple[str, ...]
 
@@ -63,7 +63,7 @@ def page_condition(
     after_row: TableRow | None,
     marks: tuple[str, str] = ("?", "?"),
 ) -> tuple[str, list[Any]]:
-    """Return the condition for where a page begins (see `Table.page`), and its parameters.
+    """Return the SQL condition for where a source's page begins (see `Table.page`), and its values.
 
     `number` and `id` are columns, quoted; `marks` are how a query marks a parameter for each.
     """
@@ -77,7 +77,7 @@ def page_condition(
 
 
 def select_columns(plan: SqlFile, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of the data, and all that are read. Raises BadFleet for an unknown one."""
+    """Return a source row's columns of data, and all read. Raises BadFleet for an unknown one."""
     data = tuple(plan.columns or known)
     more = (plan.id_column, plan.order_column, plan.time_column, plan.subject_column)
     for column in (*(name for name in more if name is not None), *data):
@@ -89,11 +89,11 @@ def select_columns(plan: SqlFile, known: Sequence[str]) -> tuple[tuple[str, ...]
 
 
 def quote_name(name: str) -> str:
-    """Return a name of SQL as a delimited identifier."""
+    """Return a table's or a column's name, for a source's query, as SQL's delimited identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def missing_table(plan: SqlFile, known: Sequence[str]) -> BadFleet:
-    """Return the error for a table that is not there."""
+    """Return the error for a table of a source `sql` that is not there."""
     mend = did_you_mean(plan.table, list(known)) if known else "make it first"
     return BadFleet(f"there is no table {plan.table!r}", where=f"sql:{plan.name}", mend=mend)

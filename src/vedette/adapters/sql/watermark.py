@@ -1,4 +1,4 @@
-"""How far a table was read, where a row may become visible behind a later one: pure.
+"""Watermark of a source `sql`: how far it read a table where rows become visible late; pure.
 
 A writer of PostgreSQL takes a row's number (or instant) first and commits later, so a row can turn
 up behind rows that were read already. Let a writer take at most `overlap` from the one to the
@@ -26,7 +26,7 @@ _MAX_MARKS = 16
 
 
 class Watermark(Struct):
-    """Up to where a table was read, and when.
+    """Up to where a source `sql` read its table, and when.
 
     `begin` is the number behind which everything is ours, None for the first row. `polled_us` is
     when the last whole asking began. `marks` are (when it had been read, number), oldest first.

@@ -1,1 +1,1 @@
-"""What answers the port Performer."""
+"""What answers the port ToolExecutor, beside workers: agents' tools.py, and plugins."""

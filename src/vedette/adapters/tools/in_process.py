@@ -101,7 +101,7 @@ class _ThreadPool(Struct):
 
 
 class InProcessTools:
-    """Loads each agent's tools on first use, by `tools_of`. Belongs to one event loop."""
+    """The tool executor on tools.py in this process, by `tools_of`. Belongs to one event loop."""
 
     def __init__(self, tools_of: Callable[[str], ModuleType]) -> None:
         self._tools_of = tools_of

@@ -18,7 +18,7 @@ _GRACE_S = 2.0
 
 
 class PluginTools:
-    """Performs what plugins bring by these; passes everything else on to `code`."""
+    """The tool executor on plugins' performers; what is no plugin's is passed on to `code`."""
 
     def __init__(self, code: ToolExecutor, build: Callable[[str], ToolPerformer]) -> None:
         """`build` makes a performer by its plugin's name, when it is first needed."""

@@ -1,1 +1,1 @@
-"""What follows the ledger beside the line, and may fall behind it."""
+"""Followers of the ledger beside the line, which may fall behind it."""

@@ -51,7 +51,7 @@ _TITLES: Mapping[str, tuple[str, str]] = {
 
 
 class Notice(Struct):
-    """One thing to tell. `left` are the ways it has not gone yet; `frozen` once it was tried.
+    """A notice of the notifier. `left` are the ways it has not gone; `frozen` once it was tried.
 
     `ids` are all that it is about, up to KEPT, so that what is answered meanwhile leaves it.
     `until_us` is when the first of its holds expires, 0 where nothing does; `untils` when each
@@ -86,7 +86,7 @@ class Notice(Struct):
 
 
 class Outbox(Struct):
-    """What is still to be told, and how far the ledger was read. Plain data: see `to_json`.
+    """The notifier's notices to tell, and how far the ledger was read. Plain data: see `to_json`.
 
     `expiring_us` is the instant up to which holds that expire were told; `last` when a group was
     told last; `retry_us` and `tries` are those of a way that failed; the numbers count for ever.
@@ -264,7 +264,7 @@ class Outbox(Struct):
 
 
 def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | None:
-    """Return (kind, agent, tool, rule, id) of what an entry has people told of; None: nothing."""
+    """Return the notice that an entry makes, as (kind, agent, tool, rule, id); None: no notice."""
     kind, get = entry["kind"], entry.get
     agent, tool, rule = (str(get(name) or "") for name in ("agent", "tool", "rule"))
     action = str(get("action") or "")
@@ -289,7 +289,7 @@ def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | 
 
 
 def notice_facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
-    """Return a notice as a webhook is told it."""
+    """Return a notice as the notifier tells it to a webhook."""
     return {
         "schema": SCHEMA,
         "id": notice.id,
@@ -324,7 +324,7 @@ def _about_to_json(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title(notice: Notice, fleet: str) -> str:
-    """Return a notice in one line."""
+    """Return a notice in one line, as the notifier titles it."""
     one, several = _TITLES[notice.kind]
     text = f"{notice.count} {several}" if notice.count > 1 else one
     what = " ".join(part for part in (notice.agent, notice.tool) if part)
@@ -333,7 +333,7 @@ def title(notice: Notice, fleet: str) -> str:
 
 
 def lookup_hint(notice: Notice, link: str | None) -> str:
-    """Return where to look: a link if there is one, else a command that shows and does nothing."""
+    """Return where a notice has people look: a link, else a command that shows and does nothing."""
     id = notice.ids[0] if notice.ids else ""
     if link is not None and id.startswith("hold_"):
         return link.replace("{hold}", id)
@@ -347,7 +347,7 @@ def lookup_hint(notice: Notice, link: str | None) -> str:
 
 
 def mail_text(notice: Notice, fleet: str, link: str | None) -> str:
-    """Return the text of a notice as a mail has it."""
+    """Return the text of a notice as the notifier mails it."""
     lines = [title(notice, fleet), "", f"Look at it: {lookup_hint(notice, link)}"]
     if notice.until_us:
         lines.append(f"Without an answer the first is denied at {utc_time(notice.until_us)}.")

@@ -1,5 +1,5 @@
-"""Tells people: follows the ledger beside the line, and sends what
-`vedette.app.followers.notifications` says is due.
+"""The notifier tells people: it follows the ledger beside the line, and sends the notices that
+`vedette.app.followers.notifications` says are due.
 
 What is to be told is durable before it is sent, with how far the ledger was read; so after a crash
 nothing is lost, and what was on its way goes again under the same id. The line waits for none of
@@ -68,7 +68,7 @@ PageEntry = tuple[int, Mapping[str, Any] | None]
 
 
 def build_senders(plan: NotifyPlan, fleet: str) -> dict[str, SendNotice]:
-    """Return what sends a notice, by the name of each way. Nothing is connected to yet."""
+    """Return what sends the notifier's notices, by the name of each way; connects to nothing."""
     return {way.name: partial(_send_notice, way, fleet, plan.link) for way in plan.to}
 
 
@@ -88,7 +88,7 @@ def _send_notice(
 
 
 class Notifier:
-    """The follower: what it knows between two rounds."""
+    """The ledger's follower that sends notices: what it knows between two rounds."""
 
     def __init__(self, app: App, trouble: Callable[[str], None]) -> None:
         self._app = app
@@ -241,7 +241,7 @@ class Notifier:
 
 
 async def follow(app: App, trouble: Callable[[str], None] = lambda message: None) -> None:
-    """Tell people of what waits for them, for as long as the run lasts."""
+    """Follow the ledger and notify people of what waits for them, for as long as the run lasts."""
     clock = app.services.clock
     notifier: Notifier | None = None
     reported = False

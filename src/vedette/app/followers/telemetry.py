@@ -45,7 +45,7 @@ _WARNINGS = frozenset(
 
 
 def telemetry_followers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-    """Return the followers that the settings ask for, as (name, coroutine). Raises BadFleet."""
+    """Return the followers that [telemetry] asks for, as (name, coroutine). Raises BadFleet."""
     plan = app.settings.deployment.telemetry
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
     if plan.traces == "otlp" and plan.endpoint:
@@ -62,7 +62,7 @@ def telemetry_followers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any,
 
 
 class Batch(Struct, frozen=True):
-    """The spans of some ended runs, and the entry that everything was looked at up to."""
+    """A follower's batch: the spans of some ended runs, and the entry that it has looked up to."""
 
     spans: Sequence[Span]
     to: int
@@ -70,7 +70,7 @@ class Batch(Struct, frozen=True):
 
 
 class TraceSender:
-    """Sends traces from an entry on, in batches that the collector takes.
+    """The follower that sends traces from an entry on, in batches that the collector takes.
 
     `next_batch` returns the next batch after an entry, with at most so many spans, but one run
     whole.
@@ -151,7 +151,7 @@ async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float)
 
 
 class RecordReader:
-    """A connection of its own to the record, for one thread at a time; closed when it is free."""
+    """A follower's own connection to the record, for one thread at a time; closed once free."""
 
     def __init__(self, app: App) -> None:
         from vedette.app.stores import open_reader
@@ -180,13 +180,13 @@ class RecordReader:
 
 
 def start_position(app: App) -> int:
-    """Return where this process began: what it did before its followers came counts too."""
+    """Return the entry that followers begin at: where this process did, though they came later."""
     latest = app.store.ledger.latest_entries(("store.opened",), 0, 1)
     return latest[-1][0] if latest else app.store.ledger.last_seq()
 
 
 def read_traces(store: StoreReader, after: int, share: float, most: int = MOST_SPANS) -> Batch:
-    """Return the spans of the runs that end in the next page of entries, at most `most` of them.
+    """Return the spans that a follower sends of runs that end in the next page, at most `most`.
 
     One run is never cut, so its spans alone may be more.
     """
@@ -244,7 +244,7 @@ async def _log(app: App, as_json: bool, err: TextIO) -> None:
 
 
 def format_entry(entry: Mapping[str, Any], as_json: bool) -> str:
-    """Return one log line: JSON in the fields Google Cloud Logging and others read, or text."""
+    """Return a follower's log line: JSON as Google Cloud Logging and others read it, or text."""
     kind = str(entry["kind"])
     severity = "ERROR" if kind in _ERRORS else "WARNING" if kind in _WARNINGS else "INFO"
     fields = {name: value for name, value in entry.items() if name not in _OMITTED_FIELDS}

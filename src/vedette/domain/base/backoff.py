@@ -10,7 +10,7 @@ from vedette.domain.base.canonical import sha256_hex
 
 
 def delay_us(tries: int, *, first_us: int, last_us: int, seed: str) -> int:
-    """Return the microseconds to wait after so many tries (1 after the first).
+    """Return the microseconds of backoff after so many tries (1 after the first).
 
     Doubles from twice `first_us` up to `last_us`; the jitter takes off up to half of it.
     """

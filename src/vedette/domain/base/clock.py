@@ -27,7 +27,7 @@ LATEST_US = 253_402_300_800 * MICROS - 1
 
 
 class Clock(Protocol):
-    """What the engine knows of time."""
+    """Time as a parameter: the wall clock, and a clock that never goes back."""
 
     def now_us(self) -> int:
         """Return the wall clock in microseconds since the epoch, UTC."""
@@ -88,14 +88,14 @@ def aligned_delay_s(period_s: float) -> float:
 
 
 async def sleep_aligned(period_s: float) -> None:
-    """Return at the next multiple of a period on the running loop's clock."""
+    """Sleep until the next multiple of a period on the running loop's clock."""
     import asyncio
 
     await asyncio.sleep(aligned_delay_s(period_s))
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event so long at most; return whether it came, be it before."""
+    """Wait for an asyncio.Event so long at most; return whether it came, be it before."""
     import asyncio
 
     with suppress(TimeoutError):
@@ -165,7 +165,7 @@ def _clamp(at_us: int) -> int:
 
 
 def duration_us(text: str) -> int:
-    """Read a duration such as `250ms`, `30s`, `5m`, `2h`, `7d` as microseconds.
+    """Return a duration such as `250ms`, `30s`, `5m`, `2h`, `7d` in a clock's microseconds.
 
     Raises ValueError with the accepted form.
     """

@@ -1,4 +1,4 @@
-"""How many connections strangers may hold, so that descriptors are left for the fleet itself.
+"""Connections: how many strangers may hold, so that descriptors are left for the fleet itself.
 
 A process has a limited number of descriptors (RLIMIT_NOFILE). Whoever uses them up keeps the store,
 the sources and the local API from opening anything, `vedette stop` included. So what is served to
@@ -23,7 +23,7 @@ _MIN_CONNECTIONS = 16
 
 
 class ConnectionLimiter:
-    """The connections of the network's servers in one process; no peer has more than half.
+    """A count of the connections of all servers in one process; no peer may have more than half.
 
     Any thread may call: not every server is on the event loop of the fleet.
     """

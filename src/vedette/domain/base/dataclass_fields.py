@@ -1,4 +1,4 @@
-"""What the standard `dataclasses` module asks of a value, for what an agent's code is handed.
+"""Fields that the standard `dataclasses` module asks of a Struct, for what agents' code is handed.
 
 These were dataclasses once, and code that is kept (an agent's folder, its releases in the state
 folder) calls `replace`, `asdict` or `fields` with them. To these a Struct with this attribute is a

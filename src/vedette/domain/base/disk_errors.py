@@ -1,4 +1,4 @@
-"""What a disk refused, as an error for people: which file, and the mend."""
+"""Disk errors as people are told them: which file was refused, and the mend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SQLITE_ERRORS = ("IOError", "CantOpenError", "ReadOnlyError")
 
 @contextmanager
 def convert_disk_errors(where: Path | str) -> Iterator[None]:
-    """Raise StoreFailed (`no-space`, `disk-failed`) where the disk broke something off.
+    """Turn the errors of a disk into StoreFailed (`no-space`, `disk-failed`), for people.
 
     `where` is the file or folder, unless the error names one itself.
     """
@@ -38,7 +38,7 @@ def convert_disk_errors(where: Path | str) -> Iterator[None]:
 
 
 def to_disk_error(error: Exception, where: Path | str) -> StoreFailed | None:
-    """Return what to say of an error that is the disk's; None for any other."""
+    """Return an error that is the disk's as StoreFailed, for people; None for any other."""
     if isinstance(error, VedetteError):
         return None
     named = where

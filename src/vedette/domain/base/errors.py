@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class VedetteError(Exception):
-    """Something went wrong that a person can be told about.
+    """The base of the error tree: something went wrong that a person can be told about.
 
     `code` is stable and may be matched on (`vedette explain --error CODE` tells more of it);
     `where` names a file, line or field; `mend` says what to change.
@@ -38,144 +38,144 @@ class VedetteError(Exception):
 
 
 class Permanent(VedetteError):
-    """Repeating the work cannot help."""
+    """An error that repeating the work cannot mend."""
 
     code = "permanent"
 
 
 class Unsendable(Permanent):
-    """This one thing will never be taken, whatever is mended around it; the next may be."""
+    """The error of one thing that will never be taken, whatever is mended; the next may be."""
 
     code = "unsendable"
 
 
 class Temporary(VedetteError):
-    """The same work may succeed later."""
+    """An error after which the same work may succeed later."""
 
     code = "temporary"
 
 
 class BadFleet(Permanent):
-    """A file of the fleet (agent, memory bank, settings) is wrong."""
+    """The error of a wrong file of the fleet (agent, memory bank, settings)."""
 
     code = "bad-fleet"
 
 
 class NoFleetHere(BadFleet):
-    """There is no settings file where one was looked for."""
+    """The error where no settings file is where one was looked for."""
 
     code = "no-fleet-here"
 
 
 class BadPolicy(Permanent):
-    """A policy folder cannot become the live bundle."""
+    """The error of a policy folder that cannot become the live bundle."""
 
     code = "bad-policy"
 
 
 class NoPolicy(BadPolicy):
-    """There is no policy folder, or nothing in it."""
+    """The error where there is no policy folder, or nothing in it."""
 
     code = "no-policy"
 
 
 class EngineFailed(Permanent):
-    """The engine could not evaluate: a panic, a limit, or an error inside the policy."""
+    """The error of an engine that could not evaluate a policy: a panic, a limit, an error in it."""
 
     code = "engine-failed"
 
 
 class BadEvent(Permanent):
-    """What a source delivered is not an event we can accept."""
+    """The error of what a source delivered and is not an event we can accept."""
 
     code = "bad-event"
 
 
 class BadProposal(Permanent):
-    """A reasoner proposed something that is not an action (unknown tool, lost reference)."""
+    """The error of a proposal that is not an action (unknown tool, lost reference)."""
 
     code = "bad-proposal"
 
 
 class BadConfidence(BadProposal):
-    """A judgement or a proposal does not say how sure it is as a probability, 0..1."""
+    """The error of a judgement or a proposal whose confidence is no probability, 0..1."""
 
     code = "bad-confidence"
 
 
 class BadCommand(Permanent):
-    """A person asked for something that cannot be done as asked."""
+    """The error of a person's command that cannot be done as asked."""
 
     code = "bad-command"
 
 
 class LooseningUnconfirmed(BadCommand):
-    """An order loosens the policy and nobody confirmed it; nothing was changed."""
+    """The error of an order that loosens the policy unconfirmed; nothing was changed."""
 
     code = "loosening-unconfirmed"
 
 
 class NotFound(BadCommand):
-    """What a command or a question names is not in the record."""
+    """The error of a command or a question that names what is not in the record."""
 
     code = "not-found"
 
 
 class DisplayMismatch(BadCommand):
-    """What an order is for is not what its person was shown, or cannot be shown any more."""
+    """The error of an order for what its person was not shown, or cannot be shown any more."""
 
     code = "not-shown"
 
 
 class StateNotKept(BadCommand):
-    """A judge has observed what is to be erased, and its state is not kept yet."""
+    """The error of an erasure of what a judge has observed before its state is kept."""
 
     code = "state-not-kept"
 
 
 class AlreadyDone(BadCommand):
-    """A command of this id was carried out before; it is not done again."""
+    """The error of a command whose id was carried out before; it is not done again."""
 
     code = "already-done"
 
 
 class Forbidden(BadCommand):
-    """The principal may not give this command."""
+    """The error of a command that the principal may not give."""
 
     code = "forbidden"
 
 
 class FleetProcess(Forbidden):
-    """Whoever asks was started by the fleet that it would give commands to."""
+    """The error of a command from a process that the fleet itself has started."""
 
     code = "fleet-process"
 
 
 class StoreFailed(Temporary):
-    """The store could not make a commit durable; nothing of that commit was answered."""
+    """The error of a commit that was not made durable; nothing of it was answered."""
 
     code = "store-failed"
 
 
 class WriteConflict(Temporary):
-    """Another worker published or released in between; the same order goes behind it."""
+    """The error of an order outrun by another worker's publication or release: it goes behind."""
 
     code = "outrun"
 
 
 class StoreBusy(Permanent):
-    """Another runner owns this store."""
+    """The error of a store that another runner owns."""
 
     code = "store-busy"
 
 
 class BadStore(Permanent):
-    """The store is not one we can read (another version, another fleet, damaged)."""
+    """The error of a store that we cannot read (another version, another fleet, damaged)."""
 
     code = "bad-store"
 
 
 class Unavailable(Temporary):
-    """A part that this needs is not there (no running fleet, no engine)."""
+    """The error of a part that is needed and not there (no running fleet, no engine)."""
 
     code = "unavailable"

@@ -1,4 +1,4 @@
-"""Named points around everything durable: where a crash is worth trying.
+"""Failpoints around everything durable, by name: where a crash is worth trying.
 
 Whoever writes something durable, or calls a target, passes `hit_failpoint` before and after it.
 Nothing happens there unless a fault test has set `hook`; then the test decides whether the process
@@ -13,6 +13,6 @@ hook: Callable[[str], None] | None = None
 
 
 def hit_failpoint(point: str) -> None:
-    """Pass a point, named `what:when` (`commit:before`, `call:after`, …)."""
+    """Pass a failpoint, named `what:when` (`commit:before`, `call:after`, …)."""
     if hook is not None:
         hook(point)

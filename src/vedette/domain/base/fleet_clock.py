@@ -41,7 +41,7 @@ CLOCK_FILE = "clock.json"
 
 
 class Jump(Struct, frozen=True):
-    """What is to be confirmed: the wall clock is `by_us` ahead of fleet time, or expiries wait.
+    """A jump of the wall clock to confirm: it is `by_us` ahead of fleet time, or expiries wait.
 
     `frozen_expiry_us` is the instant at which expiries stand where it is not known how long the
     fleet was away, else 0. `seen_us` is fleet time when it was seen.
@@ -196,7 +196,7 @@ class FleetClock:
 
 
 def describe_jump(jump: Jump) -> str:
-    """Say in words what is to be confirmed."""
+    """Say in words which jump of the clock is to be confirmed."""
     if not jump.by_us:
         return (
             "the fleet's last entry is more than a day before this machine's time, so either it "

@@ -1,4 +1,4 @@
-"""What makes a file's content, or the names in a folder, outlast a power cut."""
+"""fsync: what makes a file's content, or the names in a folder, outlast a power cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sync(path: Path) -> None:
 
 
 def create_atomic(path: Path, raw: bytes, point: str) -> None:
-    """Write a new file that its owner alone may read: durable and whole, or not there at all.
+    """Write a new file to the disk, for its owner alone: durable and whole, or not there at all.
 
     `point` names the crash points. Raises FileExistsError if somebody else was here first, and
     OSError.
@@ -58,6 +58,6 @@ def _write_atomic(path: Path, raw: bytes, point: str, commit: Callable[[str, Pat
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove what is left of files that were broken off while they were made. Raises OSError."""
+    """Remove what `create_atomic` and `replace_atomic` broke off. Raises OSError."""
     for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):
         left.unlink()

@@ -1,4 +1,4 @@
-"""What the engine takes from the machine it runs on, past its Clock: seconds, entropy, threads.
+"""The machine that the engine runs on, past its Clock: seconds, entropy, threads.
 
 Nobody else takes them (TID251 in pyproject.toml refuses it; docs/design/simulation.md lists the
 rooms that may, with the reason of each). Always used as `machine.NAME`: a simulation puts its own
@@ -22,13 +22,13 @@ uniform = random.uniform
 
 
 def boot_us() -> int:
-    """Return a clock that never goes back and, where there is one, counts a machine's sleep."""
+    """Return the machine's clock that never goes back and, where there is one, counts its sleep."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1000
 
 
 def program_environment() -> dict[str, str]:
-    """Return what a program needs to start; no secret of this process is among it."""
+    """Return what environment of the machine a program needs to start; no secret is among it."""
     names = ("PATH", "LANG", "LC_ALL", "TMPDIR")
     return {name: os.environ[name] for name in names if name in os.environ}
 

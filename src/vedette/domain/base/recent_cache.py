@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class RecentCache(OrderedDict[str, T]):
-    """Keeps `size` values, the one used longest ago first."""
+    """A cache of `size` values, the one used longest ago first."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -31,12 +31,12 @@ _LINKS = re.compile(r"(?<=\w)[.:\u3002\uff0e\uff61](?=[\w/])|@(?=\w)")
 
 @lru_cache(4096)
 def is_visible(char: str) -> bool:
-    """Say whether a character shows itself and does nothing else."""
+    """Say whether a character is safe to print: it shows itself and does nothing else."""
     return char.isprintable() and char not in _INVISIBLE
 
 
 def escape_text(text: str) -> str:
-    """Return text as one line in which every character shows itself.
+    """Return text made safe to print: one line in which every character shows itself.
 
     Letters of all languages stay; what is no plain character stands as JSON writes it.
     """
@@ -58,12 +58,12 @@ def char_width(char: str) -> int:
 
 
 def text_width(text: str) -> int:
-    """Return how many columns of a terminal a text may take."""
+    """Return how many columns of a terminal a text safe to print may take."""
     return len(text) if text.isascii() else sum(map(char_width, text))
 
 
 def wrap_text(text: str, width: int, *, at_spaces: bool = False) -> list[str]:
-    """Return one line in parts of at most `width` columns; put together they are the line.
+    """Return one line of safe text in parts of at most `width` columns, which make up the line.
 
     With `at_spaces` a part ends behind a space where one stands in its second half.
     """
@@ -83,7 +83,7 @@ def wrap_text(text: str, width: int, *, at_spaces: bool = False) -> list[str]:
 
 
 def wrap_line(line: str, width: int, *, at_spaces: bool = False) -> Iterator[str]:
-    """Yield a line of ours within `width`; what goes on stands behind the bar, further in.
+    """Yield a line of ours safely within `width`; what goes on stands behind the bar, further in.
 
     It may hold what a stranger wrote, which so never begins a line. Nothing is left out.
     """
@@ -97,7 +97,7 @@ def wrap_line(line: str, width: int, *, at_spaces: bool = False) -> Iterator[str
 
 
 def quote_lines(lines: Iterable[str], width: int, indent: int = 0) -> Iterator[str]:
-    """Yield lines of a stranger, each and each part of one behind the bar, within `width`."""
+    """Yield a stranger's lines made safe to print, each part behind the bar, within `width`."""
     front = " " * indent + BAR
     for line in lines:
         for part in wrap_text(escape_text(line), width - text_width(front), at_spaces=True):
@@ -105,7 +105,7 @@ def quote_lines(lines: Iterable[str], width: int, indent: int = 0) -> Iterator[s
 
 
 def defang_text(text: str) -> str:
-    """Return text of which no program makes a link, a mention or a mail address.
+    """Return text made safe: no program makes a link, a mention or a mail address of it.
 
     The usual way of security reports: `https[:]//example[.]com`, `ann[@]example[.]com`.
     """

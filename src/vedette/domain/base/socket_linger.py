@@ -1,4 +1,4 @@
-"""What becomes of bytes that have not arrived when their connection is closed, be it by kill -9.
+"""SO_LINGER of a socket: what becomes of unsent bytes when it is closed, be it by kill -9.
 
 By itself a kernel goes on sending them for minutes, when nobody waits for them any more: a call
 whose target was asked meanwhile, and knew nothing of it, would be made a second time.
@@ -14,12 +14,12 @@ _DROP, _DELIVER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 def drop_unsent(connection: socket.socket) -> None:
-    """Have what is not sent dropped with the connection (SO_LINGER of no time)."""
+    """Have a socket drop what is not sent when it is closed (SO_LINGER of no time)."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
 
 
 def deliver_unsent(connection: socket.socket) -> None:
-    """Have what is not sent delivered after the connection was closed, as is usual.
+    """Have a socket deliver what is not sent after it was closed, as is usual.
 
     Never raises: it is said of a connection whose answer has come, which stands.
     """

@@ -43,7 +43,7 @@ def secure_folder(state: Path) -> list[str]:
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file for its owner alone, if there is none. Raises BadStore for a link."""
+    """Make an empty file of the state folder, if there is none. Raises BadStore for a link."""
     os.close(open_file(path, os.O_RDWR | os.O_CREAT))
 
 
@@ -62,7 +62,7 @@ def open_text(path: Path) -> IO[str]:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise BadStore (`unsafe-state`) if a path that is to be opened is a link."""
+    """Raise BadStore (`unsafe-state`) if a path of the state folder is a link."""
     if path.is_symlink():
         raise _unsafe_path_error(path, "is a link", "remove it, and find out who put it there")
 
@@ -96,7 +96,7 @@ def _unsafe_path_error(path: Path, what: str, mend: str) -> BadStore:
 
 
 class StateIdentity(Struct, frozen=True):
-    """Which folder and files a fleet began with: device and inode of each that was there."""
+    """The identity of a state folder: device and inode of each file that a fleet began with."""
 
     state: Path
     files: tuple[tuple[str, int, int], ...]

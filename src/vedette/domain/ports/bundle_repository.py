@@ -1,4 +1,4 @@
-"""A shelf: where signed bundles are put for whoever else reads them."""
+"""The port of a bundle repository: where signed bundles are put for whoever else reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class BundleRepository(Protocol):
-    """A folder or a bucket. Names are paths with "/"; calls wait for the disk or the network.
+    """The port of a folder or a bucket. Names are paths with "/"; calls wait for disk or network.
 
     What cannot be done now raises Unavailable; the caller tries again.
     """

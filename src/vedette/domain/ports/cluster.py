@@ -1,4 +1,4 @@
-"""This worker among those that share the store; alone, it holds everything."""
+"""The port of a store's workers: this one among the others; alone, it holds everything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vedette.domain.run import Run
 
 
 class Cluster(Protocol):
-    """Which runs are this worker's, and what the others have published, stopped or committed."""
+    """The port of which runs are this worker's, and what others published, stopped or committed."""
 
     multi_worker: bool
 

@@ -1,4 +1,4 @@
-"""What people and the engine order of the store. Every order answers after COMMIT.
+"""The port of what people and the engine order of the store. Every order answers after COMMIT.
 
 An order with the id of one that was carried out before raises AlreadyDone.
 """
@@ -21,14 +21,14 @@ from vedette.domain.run import ActionRow
 
 
 class DeadLetterResult(Struct, frozen=True):
-    """What became of an order about dead letters: the runs that moved, and why others did not."""
+    """The result of an order about dead letters: the runs that moved, and why others did not."""
 
     runs: tuple[str, ...]
     refusals: tuple[tuple[str, str], ...] = ()
 
 
 class CommandQueue(Protocol):
-    """Orders about policy, stops, holds, budgets, memories, dead letters and content."""
+    """The port of orders on policy, stops, holds, budgets, memories, dead letters and content."""
 
     async def append_entries(
         self,

@@ -1,4 +1,4 @@
-"""Judges: local, deterministic models that settle the clear cases and say how sure they are."""
+"""The port of judges: local, deterministic models that settle clear cases, with a confidence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Judgement(Struct, frozen=True):
 
 
 class Judge:
-    """Base of all judges: a judge without state overrides `judge` only.
+    """The port of judges, their base: a judge without state overrides `judge` only.
 
     State is kept per key (see `order_by` in agent.yaml). `observe` must be a function of the
     state and the event alone, since after a crash the engine loads the last checkpoint and

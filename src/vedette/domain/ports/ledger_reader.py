@@ -1,4 +1,4 @@
-"""The ledger that is read: entries in order, with their content, and what vouches for them."""
+"""The port of the ledger: entries in order, with their content, and what vouches for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_COLUMNS = (
 
 
 class EntryLog(Protocol):
-    """Entries in order: of a store, an export, or an archive with a store behind it."""
+    """The port of entries in order: of a store, an export, or an archive with a store behind it."""
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         """Yield all entries in order, or those of some kinds."""
@@ -28,7 +28,7 @@ class EntryLog(Protocol):
 
 
 class LedgerReader(EntryLog, Protocol):
-    """The ledger of a store, whose entries are found by an index."""
+    """The port of a store's ledger, whose entries are found by an index."""
 
     def last_seq(self) -> int:
         """Return the seq of the last entry; 0 if there is none."""

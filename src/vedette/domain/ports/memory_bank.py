@@ -1,4 +1,4 @@
-"""Memory banks."""
+"""The port of memory banks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vedette.domain.memory_state import LedgerMemory
 
 
 class BankStore(Protocol):
-    """Memory banks: a projection of reviewed files and of committed steps.
+    """The port of memory banks: a projection of reviewed files and of committed steps.
 
     Every method raises StoreFailed where a disk refuses something.
     """

@@ -1,4 +1,4 @@
-"""Memories as the ledger tells of them."""
+"""The port of memories as the ledger tells of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vedette.domain.memory_state import LedgerMemory
 
 
 class MemoryReader(Protocol):
-    """Where memories stand, archived or not."""
+    """The port of where memories stand, archived or not."""
 
     def all(self) -> dict[str, LedgerMemory]:
         """Return where every memory stands that the ledger tells of, by `bank/id`."""

@@ -1,4 +1,4 @@
-"""What a plugin is to the engine: an object, named by an entry point, that brings one adapter.
+"""The ports of plugins: each an object, named by an entry point, that brings one adapter.
 
 The entry point's name is the `kind` of the tables that the plugin is for, its group says what it
 brings: `vedette.sources` a `SourcePlugin`, `vedette.notifiers` a `NotifierPlugin`,
@@ -36,7 +36,7 @@ TableProblem = tuple[tuple[str | int, ...], str, str]
 
 
 class Plan(Protocol):
-    """What a table comes to: an immutable value with everything that building needs."""
+    """What a plugin makes of its table: an immutable value with all that building needs."""
 
     @property
     def kind(self) -> str:
@@ -50,7 +50,7 @@ class Plan(Protocol):
 
 
 class TableContext(Struct, frozen=True):
-    """What a table is read in.
+    """The context in which a plugin's table is read.
 
     `path` resolves a path of the file, `pattern` a glob pattern, both as vedette.toml means them:
     relative to its folder, `@state/…` in the state folder. `serves_http` says that events can be
@@ -75,7 +75,7 @@ class TableContext(Struct, frozen=True):
 
 
 class SourceContext(Struct, frozen=True):
-    """What a source is built with.
+    """The context in which a plugin builds a source.
 
     With `watch` it goes on for ever; without, it ends when there is nothing more at once. `leads`
     says whether this worker is the one that reads what only one may read. `max_event_bytes` bounds
@@ -94,7 +94,7 @@ class SourceContext(Struct, frozen=True):
 
 
 class SourcePlugin:
-    """Brings one kind of source. Derive from it, and name an instance in `vedette.sources`.
+    """Base of plugins that bring one kind of source; name an instance in `vedette.sources`.
 
     `table` is the shape of its `[[sources]]` tables: a class of `vedette.sdk.Table` with the fields
     `kind`, a Literal of the entry point's name, and `name`. A source with `late` takes time to load
@@ -133,7 +133,7 @@ class SourcePlugin:
 
 
 class Notification(Struct, frozen=True):
-    """One thing to tell people: of holds, dead letters, parked agents and the like.
+    """One notification of a plugin to people: of holds, dead letters, parked agents and the like.
 
     `id` is the same each time it is tried. `facts` are its fields as JSON (schema
     `vedette.notice/1`), `title` is it in one line, `text` in several. `recipients` are who still
@@ -152,7 +152,7 @@ MissedRecipients = Mapping[str, "VedetteError"]
 
 
 class NotifierPlugin:
-    """Brings one way to tell people. Derive from it, and name an instance in `vedette.notifiers`.
+    """Base of plugins that bring one way to tell people; name an instance in `vedette.notifiers`.
 
     `table` is the shape of its `[[notify.to]]` tables: as a source's, but `name` has a default.
     """
@@ -188,7 +188,7 @@ class NotifierPlugin:
 
 
 class TargetPlugin:
-    """Brings one kind of target. Derive from it, and name an instance in `vedette.targets`.
+    """Base of plugins that bring one kind of target; name an instance in `vedette.targets`.
 
     A target's table belongs to the tools that get it as `call.target`, so its keys are theirs. This
     class itself stands for a kind that nobody brings. Every table is checked for what all hold to
@@ -253,7 +253,7 @@ class TargetPlugin:
 
 
 class ToolPerformer(Protocol):
-    """Performs tools that are declared in full, and run no code of an agent."""
+    """The port that performs tools declared in full, without any code of an agent."""
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
@@ -275,7 +275,7 @@ class ToolPerformer(Protocol):
 
 
 class ToolPlugin:
-    """Brings one way to perform tools. Derive from it, and name an instance in `vedette.tools`.
+    """Base of plugins that bring one way to perform tools; name an instance in `vedette.tools`.
 
     The entry point's name is a key of a tool in agent.yaml, beside `function`; `table` is the shape
     of what stands under it, `description` what people are told of it. What is declared there is
@@ -308,7 +308,7 @@ class ToolPlugin:
 
 
 class ReasonerContext(Struct, frozen=True):
-    """What a reasoner is built with. `fleet.agents` are the releases that run, now and later."""
+    """A plugin's context for a reasoner; `fleet.agents` are the releases that run now and later."""
 
     fleet: Fleet
     clock: Clock
@@ -316,7 +316,7 @@ class ReasonerContext(Struct, frozen=True):
 
 
 class ReasonerPlugin:
-    """Brings one way to reason. Derive from it, and name an instance in `vedette.reasoners`.
+    """Base of plugins that bring one way to reason; name an instance in `vedette.reasoners`.
 
     The entry point's name is what `reasoner:` of an agent.yaml says. `defines` is what the agent's
     folder must hold for it: a module, a name in it, and how to mend that it is not there. One that
@@ -344,7 +344,7 @@ class ReasonerPlugin:
 
 
 class PushedSource:
-    """What is sent to us, as a source: it brings nothing itself, a route of `serve` takes it."""
+    """A source of what is sent to us: it brings nothing itself, a route of `serve` takes it."""
 
     finite = False
 

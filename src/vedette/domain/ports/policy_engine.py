@@ -1,4 +1,4 @@
-"""Policies: tried out, loaded, asked."""
+"""The port of policy engines: bundles are tried out, loaded, asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vedette.domain.policy_wasm import PolicyWasm
 
 
 class PolicyEngine(Protocol):
-    """Evaluates one bundle. A pure function of (bundle, question): it reads nothing else."""
+    """The port that evaluates one bundle: a pure function of (bundle, question), and of no more."""
 
     digest: str
 
@@ -28,7 +28,7 @@ class PolicyEngine(Protocol):
 
 
 class MemoryAuthorizer(Protocol):
-    """What recall asks of the gateway."""
+    """The port by which recall asks the gateway."""
 
     policy_rev: int
 
@@ -38,7 +38,7 @@ class MemoryAuthorizer(Protocol):
 
 
 class PolicyStage(Protocol):
-    """Tries a bundle apart from the running fleet, where it cannot harm it."""
+    """The port that tries a bundle apart from the running fleet, where it cannot harm it."""
 
     async def try_out(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle; an empty list admits it."""
@@ -51,7 +51,7 @@ class PolicyStage(Protocol):
 
 @runtime_checkable
 class ComparisonStage(Protocol):
-    """A PolicyStage that compares two evaluators of its own as part of a trial."""
+    """The port of a PolicyStage that compares two evaluators of its own as part of a trial."""
 
     async def try_rules(self, bundle: Bundle) -> list[Finding]:
         """Try a bundle as `try_out` does, but for that comparison.
@@ -63,7 +63,7 @@ class ComparisonStage(Protocol):
 
 @runtime_checkable
 class CompilationStage(Protocol):
-    """A PolicyStage that decides by what was compiled of a bundle's rules."""
+    """The port of a PolicyStage that decides by what was compiled of a bundle's rules."""
 
     def wasm(self, bundle: Bundle) -> PolicyWasm | None:
         """Return what was compiled, None if nothing was. Raises BadPolicy."""
@@ -72,7 +72,7 @@ class CompilationStage(Protocol):
 
 @runtime_checkable
 class WarmupStage(Protocol):
-    """A PolicyStage whose `load` would wait for something: another program, a server."""
+    """The port of a PolicyStage whose `load` would wait for something: a program, a server."""
 
     async def warm(self, bundle: Bundle) -> None:
         """Wait for it beside the event loop, so that `load` of this bundle need not.

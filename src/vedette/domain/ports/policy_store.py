@@ -1,4 +1,4 @@
-"""The live policy, the revisions before it, and what is stopped."""
+"""The port of the live policy, the revisions before it, and what is stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vedette.domain.stop import Stop
 
 
 class PolicyReader(Protocol):
-    """What was published, and what is in force."""
+    """The port of what policy was published, and what is in force."""
 
     def live_revision(self) -> tuple[int, str]:
         """Return the live policy revision and its bundle's digest; (0, '') before the first."""

@@ -1,4 +1,4 @@
-"""Reasoning and performing, and what is counted of it."""
+"""The ports of reasoning and of performing, and of what is counted of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vedette.domain.tool import Tool
 
 
 class ReasonerJudgement(Struct, frozen=True):
-    """What a reasoner answers to a briefing.
+    """The answer of a reasoner, by its port, to a briefing.
 
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at
     `briefing.previous`. `checkpoint` is due state to make durable with the decision; `state` names
@@ -42,7 +42,7 @@ class ReasonerJudgement(Struct, frozen=True):
 
 
 class Reasoner(Protocol):
-    """Turns briefings into proposals. A process boundary: serialisable in, serialisable out."""
+    """The port that turns briefings into proposals, across processes: serialisable in and out."""
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement: ...
 
@@ -72,7 +72,7 @@ class Reasoner(Protocol):
 
 
 class StatelessReasoner:
-    """What of the port has nothing to do where nothing is kept from one event to the next."""
+    """A base of the port Reasoner for one that keeps nothing from one event to the next."""
 
     def restore_state(
         self,
@@ -95,7 +95,7 @@ class StatelessReasoner:
 
 
 class ToolExecutor(Protocol):
-    """Performs tools. It holds the hands; it decides nothing."""
+    """The port that performs tools. It holds the hands; it decides nothing."""
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes; pure. Raises what the tool raises."""
@@ -117,7 +117,7 @@ class ToolExecutor(Protocol):
 
 
 class RunJournal(Protocol):
-    """Remembers, beyond the death of this process, which runs were in the hands of agents' code."""
+    """The port of which runs are in the hands of agents' code, beyond the death of this process."""
 
     def begin(self, run: str) -> None: ...
 
@@ -129,7 +129,7 @@ class RunJournal(Protocol):
 
 
 class Metrics(Protocol):
-    """Counts and observes. Names are documented in docs/telemetry.md."""
+    """The port that counts and observes. Names are documented in docs/telemetry.md."""
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None: ...
 

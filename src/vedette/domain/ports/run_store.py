@@ -1,4 +1,4 @@
-"""Runs as the store has them: what is read of them, which are due, and what makes steps durable."""
+"""The ports of runs in a store: what is read of them, which are due, what makes steps durable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vedette.domain.spend import SpendTotal
 
 
 class Arrival(Struct, frozen=True):
-    """An event on its way in: its canonical payload, and for each agent it wakes the key.
+    """An Event on its way in: its canonical payload, and for each agent it wakes the key.
 
     `cause` is the entry that led to it, where that is one of ours.
     """
@@ -29,7 +29,7 @@ class Arrival(Struct, frozen=True):
 
 
 class AcceptResult(Struct, frozen=True):
-    """What the store made of an arrival: new runs, or none if the event was known already."""
+    """The answer to an Arrival: its new runs, or none if the event was known already."""
 
     event: str
     duplicate: bool
@@ -50,7 +50,7 @@ class StateHistory(NamedTuple):
 
 
 class RunReader(Protocol):
-    """What the store knows of runs, their events and actions."""
+    """The port of what the store knows of runs, their events and actions."""
 
     def run(self, run: str) -> Run | None: ...
 
@@ -129,7 +129,7 @@ class RunReader(Protocol):
 
 
 class RunSchedule(Protocol):
-    """Which runs are to be handled: those of this worker, where several share them."""
+    """The port of which runs are to be handled: this worker's, where several share them."""
 
     def ready_runs(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
         """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
@@ -156,7 +156,7 @@ class RunSchedule(Protocol):
 
 
 class JudgeStateReader(Protocol):
-    """What judges' states are made of, and those that are kept; a state is that of one key."""
+    """The port of judges' states, each of one key: those kept, and what they are made of."""
 
     def previous_position(self, agent: str, key: str, before: int) -> int:
         """Return the position of the last observed event of a key before `before`; 0 if none."""
@@ -180,7 +180,7 @@ class JudgeStateReader(Protocol):
 
 
 class SpendReader(Protocol):
-    """What was spent of the budgets, by unit."""
+    """The port of what was spent of the budgets, by unit."""
 
     def of_run(self, run: str) -> Mapping[str, int]:
         """Return what a run has used; what was booked and never settled counts in full."""
@@ -200,7 +200,7 @@ class SpendReader(Protocol):
 
 
 class StepQueue(Protocol):
-    """Makes events and steps durable. Everything answers after COMMIT, or raises StoreFailed."""
+    """The port that makes events and steps durable, answering after COMMIT or by StoreFailed."""
 
     @property
     def is_ready(self) -> bool:

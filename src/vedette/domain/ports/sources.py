@@ -1,4 +1,4 @@
-"""Where events come from, and where they are handed over."""
+"""The ports of sources: where events come from, and where they are handed over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vedette.domain.event import Event
 
 
 class Refused(Struct, frozen=True):
-    """One delivery of a batch that is no event: what it was (bounded), where, why and the mend.
+    """A refused delivery, which is no event: what it was (bounded), where, why and the mend.
 
     `event` (a key) and `subject` are what its content is found and erased by, where known.
     """
@@ -33,7 +33,7 @@ class Receipt(Struct, frozen=True):
 
 
 class Intake(Protocol):
-    """Where sources hand over. Returns only when everything is durable; awaits under load."""
+    """The port where sources hand over. Returns only when all is durable; awaits under load."""
 
     async def accept(
         self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
@@ -47,7 +47,7 @@ class Intake(Protocol):
 
 
 class Source(Protocol):
-    """Where events come from. `finite` sources end by returning from `deliver`."""
+    """The port of where events come from. `finite` sources end by returning from `deliver`."""
 
     name: str
     finite: bool

@@ -1,4 +1,4 @@
-"""Durable state of one fleet, by parts: each is one role, with a port of its own."""
+"""The port of a store, one fleet's durable state, by parts: each is one role with its own port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TableReader(Protocol):
-    """What the read tables say: counts, kept with the entries and never made over all of them."""
+    """The port of the read tables: counts, kept with the entries, never made over all of them."""
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Return, for each agent, runs by state, decisions by outcome, effects and holds by state
@@ -45,7 +45,7 @@ class TableReader(Protocol):
 
 
 class StoreReader(Protocol):
-    """A store that is read, beside running workers or with none."""
+    """The port of a store that is read, beside running workers or with none."""
 
     @property
     def runs(self) -> RunReader: ...
@@ -89,7 +89,7 @@ class StoreReader(Protocol):
 
 
 class Store(StoreReader, Protocol):
-    """The store of a worker. All writes answer after COMMIT."""
+    """The port of a worker's store. All writes answer after COMMIT."""
 
     @property
     def steps(self) -> StepQueue: ...

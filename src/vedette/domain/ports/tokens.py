@@ -1,4 +1,4 @@
-"""Who says who a caller is: tokens, what is wrong with one, and who is taken for whom.
+"""The ports of tokens, which say who a caller is: what is wrong with one, who is taken for whom.
 
 A token is reused until it expires; its `jti` serves revocation, not single use.
 """
@@ -30,7 +30,7 @@ TokenErrorCode = Literal[
 
 
 class BadToken(Forbidden):
-    """A token that is not taken. `code` says which rule it breaks; the text never holds it."""
+    """The error of a token not taken. `code` says which rule it breaks; the text never holds it."""
 
     def __init__(self, code: TokenErrorCode, what: str) -> None:
         super().__init__(what, where="token")
@@ -38,7 +38,7 @@ class BadToken(Forbidden):
 
 
 class Claims(Struct, frozen=True):
-    """What a verified token says. Times are microseconds UTC; `key` is the id of its key.
+    """The claims of a verified token. Times are microseconds UTC; `key` is the id of its key.
 
     `id` is its `jti`, empty if it has none. `all` is every claim as it was signed.
     """
@@ -54,7 +54,7 @@ class Claims(Struct, frozen=True):
 
 
 class KeySet(Protocol):
-    """The public keys of one issuer."""
+    """The port of the public keys of one issuer."""
 
     async def key(self, kid: str) -> Any:
         """Return the key of an id, as the verifier's library has it.
@@ -65,7 +65,7 @@ class KeySet(Protocol):
 
 
 class TokenVerifier(Protocol):
-    """Checks tokens of one issuer for one audience."""
+    """The port that checks tokens of one issuer for one audience."""
 
     async def verify(self, token: str) -> Claims:
         """Return what a token says. Raises BadToken, and Unavailable if keys cannot be had."""
@@ -73,7 +73,7 @@ class TokenVerifier(Protocol):
 
 
 class TokenAuthority(Protocol):
-    """Vouches for agents: makes their tokens and checks them."""
+    """The port that vouches for agents: makes their tokens and checks them."""
 
     async def mint(self, agent: str) -> str:
         """Return a token of an agent. Raises BadToken for one that is revoked or unknown."""

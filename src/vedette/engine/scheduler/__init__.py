@@ -1,1 +1,1 @@
-"""Which run goes on next, which waits, and what becomes of one that fails."""
+"""The scheduler: which run goes on next, which waits, and what becomes of one that fails."""

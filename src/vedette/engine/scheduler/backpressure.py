@@ -29,7 +29,7 @@ _STUCK_US = 2_000_000
 
 
 class Bounds(Struct, frozen=True):
-    """How much is in memory, and how much may be accepted and not finished; events and bytes.
+    """Bounds of events and bytes: of runs in memory, and of what is accepted and not finished.
 
     `max_stuck_events` is how many events of an agent that finishes nothing are accepted
     nevertheless.
@@ -43,7 +43,7 @@ class Bounds(Struct, frozen=True):
 
 
 class Quota(Struct):
-    """How many events, and bytes of them, are counted: for each agent and together.
+    """Counts events, and bytes of them, against backpressure's bounds: for each agent and together.
 
     An agent may have as much as is free (the dynamic threshold of Choudhury and Hahne, 1998): one
     alone takes half, and there is always room for one that comes later.

@@ -1,4 +1,4 @@
-"""Fairness between agents: who gets the next handler.
+"""The fair queue between agents: who gets the next handler.
 
 Deficit round robin (Shreedhar and Varghese, 1995) over the agents that want a handler, with a bound
 on the handlers of one agent. Pure arithmetic.
@@ -29,7 +29,7 @@ class _Agent(Struct, Generic[K]):
 
 
 class FairScheduler(Generic[K]):
-    """Who gets the next handler.
+    """Shares handlers fairly between agents: says whose run gets the next one.
 
     One agent may have three quarters of the `handlers`. While a light agent was heard of within
     half a second another may have `shared_limit` only, and a heavy one a single handler while the

@@ -196,7 +196,7 @@ class Lanes(Protocol):
 
 
 class PollLoop:
-    """Looks around in rounds. `failed` says that a store which is ready refused the last one."""
+    """Looks for runs to wake. `failed` says that a store which is ready refused the last round."""
 
     def __init__(self, services: Services, lanes: Lanes) -> None:
         self._services, self._lanes = services, lanes
@@ -297,7 +297,7 @@ class PollLoop:
 
 
 def jump_entry(jump: Jump) -> Draft:
-    """Return the entry of a jump of the wall clock."""
+    """Return the entry with which the poll loop records a jump of the wall clock."""
     what = f"{jump.by_us // 1_000_000:+d}" if jump.by_us else "away"
     return Draft(
         "clock.jumped", {"what": what}, body=Body(canonical_json({"why": describe_jump(jump)}))

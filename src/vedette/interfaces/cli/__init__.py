@@ -82,7 +82,7 @@ SHARED_CONTENT_VERBS = (["init"], ["agent", "new"])
 
 
 class OutputClosed(Exception):
-    """Whoever reads our output went away, as `head` does."""
+    """The error that whoever reads a verb's output went away, as `head` does."""
 
 
 class UnknownVerb(click.UsageError):

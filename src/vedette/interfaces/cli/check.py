@@ -173,7 +173,7 @@ def _leaves(value: dict[str, Any], at: tuple[str, ...]) -> list[tuple[tuple[str,
 
 
 def policy_folder(named: Path) -> Path:
-    """Return the absolute path of a policy folder that was named. Raises BadCommand."""
+    """Return the absolute path of a policy folder that a verb was given. Raises BadCommand."""
     found = named.absolute()
     if not found.is_dir():
         raise BadCommand("there is no such folder", where=str(found), mend="name the policy folder")

@@ -1,4 +1,4 @@
-"""What every error code means, for `vedette explain --error` and docs/errors.md.
+"""Error codes: what each means, for `vedette explain --error` and docs/errors.md.
 
 A code is a promise: scripts match on it, so one that was published keeps its meaning.
 """
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ErrorExplanation(Struct, frozen=True):
-    """What a code means, how it usually comes about, and what to do."""
+    """What `vedette explain --error` tells of a code: meaning, usual causes, what to do."""
 
     meaning: str
     cause: str

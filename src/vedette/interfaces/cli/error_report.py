@@ -1,4 +1,4 @@
-"""What is said of an error, to people and as JSON, and the exit code that it makes."""
+"""Error report of a verb, to people and as JSON, and the exit code that it makes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DISK_FULL, _INDEX_FULL = "53100", 4874
 
 
 def describe_error(error: Exception) -> ErrorJson | None:
-    """Return what a person is told of an error, as JSON; None if it is a bug of ours."""
+    """Return what a verb tells a person of an error, as JSON; None if it is a bug of ours."""
     if isinstance(error, OSError):
         code, mend = _OS_ERRORS.get(error.errno or 0, ("system", None))
         where = str(error.filename) if error.filename else None
@@ -80,7 +80,7 @@ def _describe_full_disk(error: BaseException) -> ErrorJson | None:
 
 
 def describe_bad_argument(error: Exception, arguments: list[str]) -> ErrorJson | None:
-    """Return what is wrong with the first argument that is no text, if that is what failed.
+    """Return the error of the command line's first argument that is no text, if that failed.
 
     Not before it is used: a file may well have such a name. orjson says so with a TypeError.
     """
@@ -106,7 +106,7 @@ def describe_usage_error(error: click.ClickException) -> ErrorJson:
 
 
 def print_error(error: ErrorJson, as_json: bool) -> None:
-    """Tell of an error on standard error."""
+    """Print an error on standard error, as JSON or for people."""
     if as_json:
         click.echo(json.dumps({"error": error}), err=True)
         return
@@ -117,6 +117,6 @@ def print_error(error: ErrorJson, as_json: bool) -> None:
 
 
 def print_already_done(what: str, as_json: bool) -> None:
-    """Tell of an order that was carried out before: whoever repeats it wants it done, and it is."""
+    """Print that an order was carried out before: who repeats it wants it done, and it is."""
     done: dict[str, Any] = {"already_done": True, "what": what}
     click.echo(json.dumps(done) if as_json else f"nothing to do: {what}")

@@ -1,4 +1,4 @@
-"""Where the fleet is that a verb is about, and how its settings, agents and record are read."""
+"""The fleet that a verb is about: where it is, how its settings, agents and record are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS_FILE = "vedette.toml"
 
 
 def find_config_file() -> Path:
-    """Return the settings file: the one given, or the nearest from the current folder upward.
+    """Return a verb's settings file: --config's, or the nearest from the current folder upward.
 
     Raises BadFleet.
     """
@@ -55,7 +55,7 @@ def current_settings() -> Settings:
 
 
 def load_agents(settings: Settings) -> LoadedFleet:
-    """Return the fleet as its folders declare it. Raises BadFleet."""
+    """Return the fleet that a verb is about, as its folders declare it. Raises BadFleet."""
     from vedette.config.fleet import load_fleet
     from vedette.domain.base.clock import SystemClock
 
@@ -63,7 +63,7 @@ def load_agents(settings: Settings) -> LoadedFleet:
 
 
 def find_agent(agents: Mapping[str, T], name: str) -> T:
-    """Return an agent by its name. Raises NotFound, with the name that was probably meant."""
+    """Return the agent that a verb names. Raises NotFound, with the name probably meant."""
     if name not in agents:
         from vedette.config.problem import did_you_mean
 
@@ -75,7 +75,7 @@ def find_agent(agents: Mapping[str, T], name: str) -> T:
 
 
 def refuse_unknown_agent(settings: Settings, store: StoreReader, name: str) -> None:
-    """Raise NotFound for an agent that is neither in the fleet nor in the record.
+    """Raise NotFound for an agent that a verb names and neither the fleet nor the record has.
 
     So that a slip of the pen does not read like an agent that did nothing.
     """
@@ -160,7 +160,7 @@ def time_range_options(verb: F) -> F:
 
 
 def parse_time_range(last: str, until: str | None) -> tuple[int, int]:
-    """Return the instants between which a stretch of time lies; none is before the calendar.
+    """Return the instants between which --last and --until lie; none is before the calendar.
 
     Raises BadCommand.
     """
@@ -175,7 +175,7 @@ def parse_time_range(last: str, until: str | None) -> tuple[int, int]:
 
 
 def parse_length(text: str, example: str) -> int:
-    """Return a length of time in microseconds. Raises BadCommand, whose mend has the example."""
+    """Return an option's length of time in microseconds. Raises BadCommand, with the example."""
     from vedette.domain.base.clock import duration_us
 
     try:
@@ -185,7 +185,7 @@ def parse_length(text: str, example: str) -> int:
 
 
 def parse_since(text: str, now_us: int, option: str) -> int:
-    """Return the instant that a text names, by itself (UTC) or as a time ago. Raises BadCommand."""
+    """Return the instant that an option names: itself (UTC), or a time ago. Raises BadCommand."""
     from vedette.domain.base.clock import duration_us, from_iso, instant_before
 
     try:

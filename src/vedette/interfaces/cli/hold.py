@@ -151,7 +151,7 @@ def _note(hold_id: str, text: str, order: OrderOptions) -> None:
 
 
 def find_hold(store: StoreReader, hold: str) -> dict[str, Any]:
-    """Return all that is shown of a hold, by its id. Raises NotFound."""
+    """Return all that `vedette hold` shows of a hold, by its id. Raises NotFound."""
     from vedette.ledger.history.lists import hold_item
 
     row = store.runs.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")

@@ -1,4 +1,4 @@
-"""What a person is shown of a hold before they are asked: all of it, and safe to print.
+"""Text of a hold that a person is shown before they are asked: all of it, and safe to print.
 
 What strangers wrote stands behind a bar, and so does whatever goes on from the line above: no
 content begins a line, so none can pass for one of ours.
@@ -26,12 +26,12 @@ MAX_MEMBERS = 50
 
 
 def width() -> int:
-    """Return how many columns there are for text of strangers, which no terminal is to break."""
+    """Return the terminal's columns for text of strangers, which it must not break itself."""
     return min(WIDTH, columns() or WIDTH)
 
 
 def safe_json(value: Any) -> str:
-    """Return a value as JSON, whole, with everything that is no plain character escaped.
+    """Return a value as JSON that is safe to print: whole, with all but plain characters escaped.
 
     Letters of all languages stay; what would move a cursor, reverse a line or hide itself does not.
     """
@@ -39,7 +39,7 @@ def safe_json(value: Any) -> str:
 
 
 def safe_line(value: Any) -> str:
-    """Return text as one line that is safe to print."""
+    """Return a value as one line of text that is safe to print at a terminal."""
     return safe_json(str(value))[1:-1]
 
 
@@ -174,7 +174,7 @@ def whole_group_lines(group: Mapping[str, Any], most: int, digest: str) -> list[
 
 
 def answer_lines(answer: Mapping[str, Any], verb: str) -> list[str]:
-    """Return what came of an answer to a group, hold by hold."""
+    """Return what came of an answer to a group of holds, hold by hold, as lines."""
     word = "approved" if verb == "approve" else "denied"
     lines = []
     for result in answer["results"]:
@@ -193,7 +193,7 @@ def answer_lines(answer: Mapping[str, Any], verb: str) -> list[str]:
 
 
 def fold_lines(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:
-    """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
+    """Return lines to print, none wider than `width`; all is there, and no space made into a break.
 
     What goes on stands behind the bar, as long a word as somebody may have written: so what is
     shown is exactly what is there, and none of it begins a line.

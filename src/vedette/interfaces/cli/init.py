@@ -46,7 +46,7 @@ def init(folder: Path) -> None:
 
 
 def find_template() -> Path:
-    """Return where the content to copy lies: in the wheel, or the checkout this runs from.
+    """Return where the content that `vedette init` copies lies: in the wheel, or this checkout.
 
     Raises Unavailable if neither is whole.
     """

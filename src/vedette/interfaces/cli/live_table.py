@@ -1,4 +1,4 @@
-"""What `vedette run` shows while it runs: a live table on a terminal, else a line now and then."""
+"""The live table that `vedette run` shows on a terminal; elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.4, 10.0
 
 
 class FleetStatus(Struct):
-    """What was seen of a running fleet at one moment."""
+    """What the live table saw of a running fleet at one moment."""
 
     agents: Mapping[str, Mapping[str, int]]
     events: int
@@ -46,7 +46,7 @@ class FleetStatus(Struct):
 
 
 class FleetMonitor(Struct):
-    """Looks at a running fleet, no oftener than it can afford, and keeps the notable lines."""
+    """The live table's look at a fleet, no oftener than it can afford; keeps notable lines."""
 
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
     status: FleetStatus | None = None
@@ -115,7 +115,7 @@ class FleetMonitor(Struct):
 
 
 def notable_line(entry: Mapping[str, Any]) -> str | None:
-    """Return one entry as a line worth showing, or None."""
+    """Return one entry as a line worth showing at the live table, or None."""
     kind, at = entry["kind"], format_time(entry["at"])[11:19]
     # Either id will do for `vedette explain`, and so does its beginning.
     where = str(entry.get("run") or entry.get("event", ""))[:_ID_CHARS]
@@ -142,7 +142,7 @@ def notable_line(entry: Mapping[str, Any]) -> str | None:
 
 
 class PlainView:
-    """A line every few seconds, for logs and pipes."""
+    """What `vedette run` shows in logs and pipes: a line every few seconds."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self._monitor = FleetMonitor()
@@ -167,7 +167,7 @@ class PlainView:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a look as one line."""
+    """Return as one line what `vedette run` sees of its fleet."""
     parts = [f"{status.seconds:7.1f} s", f"events {status.events:,} ({status.rate:,.0f}/s)"]
     for name in ("actions", "permits", "held", "denied", "would", "effects", "dead"):
         number = sum(agent[name] for agent in status.agents.values())
@@ -180,7 +180,7 @@ def status_line(status: FleetStatus) -> str:
 
 
 class LiveView:
-    """A table that is drawn again in place."""
+    """The live table of `vedette run`, drawn again in place."""
 
     def __init__(self, fleet: str) -> None:
         self._fleet = fleet

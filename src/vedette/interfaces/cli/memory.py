@@ -95,7 +95,7 @@ def _add_flips(settings: Settings, detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory_text(detail: Mapping[str, Any], program: str) -> str:
-    """Return what there is to see of a memory as lines."""
+    """Return as lines what `vedette memory show` prints of a memory."""
     one = detail["memory"]
     label = f", label {single_line(one['label'])}" if one["label"] else ""
     lines = [

@@ -13,7 +13,7 @@ Words = list[str]
 
 
 def translate(words: Words) -> tuple[Words, str | None]:
-    """Return a verb and its arguments as they are spelled now, and how that is written in general.
+    """Return a verb and its arguments as spelled now, and how that is written in general.
 
     The second is None, and the words are the same, where nothing of before is in them.
     """

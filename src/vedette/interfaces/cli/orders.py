@@ -23,7 +23,7 @@ _MAX_WAIT_S = 5.0
 
 
 class OrderOptions(Struct, frozen=True):
-    """What every order takes beside its own arguments: a reason, and an id to repeat it safely."""
+    """The options of every verb that orders: a reason, and an id to repeat it safely."""
 
     reason: str | None
     command_id: str | None = None
@@ -79,7 +79,7 @@ class OrderCommand(click.Command):
 def submit_command(
     settings: Settings, verb: str, args: Mapping[str, Any], order: OrderOptions | None = None
 ) -> dict[str, Any]:
-    """Give a command to the running fleet; without one open the store, do it, and close.
+    """Give a verb's command to the running fleet; without one open the store, do it, and close.
 
     The answer says under `by` who did it: `fleet` or `here`. Raises what the command raises, and
     StoreBusy or Unavailable if a fleet runs that does not answer, UnicodeEncodeError for what is
@@ -112,7 +112,7 @@ def submit_command(
 async def execute_in_process(
     settings: Settings, verb: str, args: Mapping[str, Any], reason: str, command_id: str
 ) -> dict[str, Any]:
-    """Open the store for one command, carry it out as whoever runs this program, and close."""
+    """Open the store for one verb, carry it out as whoever runs this program, and close."""
     from msgspec.structs import replace
 
     from vedette.app.composition_root import open_app
@@ -137,7 +137,7 @@ async def execute_in_process(
 
 
 def deferred_note(result: Mapping[str, Any], what: str) -> list[str]:
-    """Return the line that says when an order takes effect if no fleet runs; none if one does."""
+    """Return a verb's line on when its order takes effect if no fleet runs; none if one does."""
     if result["by"] == "fleet":
         return []
     return [f"no fleet runs here; {what} at the next `vedette run`"]
@@ -147,7 +147,7 @@ def deferred_note(result: Mapping[str, Any], what: str) -> list[str]:
 
 
 def require_terminal(refusal: VedetteError) -> None:
-    """Raise `refusal` where nobody can be asked."""
+    """Raise `refusal` where there is no terminal at which a person can be asked."""
     if not sys.stdin.isatty():
         raise refusal
 
@@ -159,7 +159,7 @@ def ask(question: str, *, err: bool) -> None:
 
 
 def confirm(question: str, shown: Iterable[str], refusal: VedetteError, *, sure: bool) -> None:
-    """Show what an order is about and ask; who is `sure` is shown it and not asked.
+    """Show at the terminal what an order is about and ask; who is `sure` is shown it, not asked.
 
     Raises `refusal` where nobody can be asked, click.Abort for a no.
     """
@@ -175,7 +175,7 @@ def confirm(question: str, shown: Iterable[str], refusal: VedetteError, *, sure:
 def submit_with_confirmation(
     settings: Settings, verb: str, args: Mapping[str, Any], order: OrderOptions, *, yes: bool
 ) -> dict[str, Any]:
-    """Give a command; if it loosens the policy, show what, ask, and give it again.
+    """Give a verb's command; if it loosens the policy, show what, ask, and give it again.
 
     The second order names exactly what was shown: where something else would be loosened by then,
     it is shown and asked again. Raises LooseningUnconfirmed where nobody can be asked, click.Abort

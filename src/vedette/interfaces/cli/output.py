@@ -1,4 +1,4 @@
-"""What the verbs print: JSON, tables and text no wider than its reader's terminal."""
+"""Output of the verbs: JSON, tables and text no wider than its reader's terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dumps(value: Any) -> str:
 
 
 def write_output(path: Path, text: str, what: str, option: str) -> bool:
-    """Write the `what` that was asked for into a file; False if that is -: standard output.
+    """Write a verb's output (`what`) into a file; False if that is -: standard output.
 
     Raises BadCommand, naming the `option` that gives the file.
     """
@@ -74,12 +74,12 @@ def sanitize_text(text: str) -> str:
 
 
 def single_line(text: str) -> str:
-    """Return text of unknown origin as one line that can be told from ours."""
+    """Return text of unknown origin as one line of output that can be told from ours."""
     return sanitize_text(" ".join(str(text).split()))
 
 
 def limit_lines(lines: Sequence[str], limit: int, more: str = "more") -> list[str]:
-    """Return the first lines, and one that says how many more there are if there are."""
+    """Return the first of a verb's lines, and one that says how many more there are, if any."""
     rest = len(lines) - limit
     return [*lines[:limit], *([f"… and {rest:,} {more}"] if rest > 0 else [])]
 
@@ -106,7 +106,7 @@ def fit_to_terminal(text: str) -> str:
 
 
 def fit_text(text: str, width: int | None, verbatim: str = "\0") -> str:
-    """Return text with lines no wider than `width`, broken at spaces; nothing is left out.
+    """Return a verb's text in lines no wider than `width`, broken at spaces; nothing is left out.
 
     What goes on stands further in than its line, and of a stranger's line behind the bar again, so
     it cannot be taken for one of its own. Left as they are: words that are wider, such as ids and
@@ -142,7 +142,7 @@ def _fit_line(line: str, width: int, verbatim: str) -> str:
 
 
 def format_table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
-    """Return rows under heads, columns as wide as their widest cell; numbers to the right.
+    """Return a table: rows under heads, columns as wide as their widest cell; numbers to the right.
 
     What is wider than its reader has columns goes on below, further in; not with `fits` off.
     """
@@ -190,7 +190,7 @@ def _format_row(cells: list[str], width: int | None) -> str:
 
 
 def format_time(at_us: int) -> str:
-    """Return an instant to the second in the viewer's time zone; '-' for none.
+    """Return an instant as a verb prints it, to the second in the viewer's zone; '-' for none.
 
     In UTC with `--utc`, or where that is the viewer's zone.
     """

@@ -95,7 +95,7 @@ def _publish(
 
 
 def publication_text(result: Mapping[str, Any]) -> str:
-    """Return what a person is told of a publication that succeeded."""
+    """Return what `vedette policy` prints of a publication that succeeded."""
     text = f"revision {result['revision']} ({result['digest'][:12]}) is live"
     if not result["changed"]:
         text += " already; that is what it says"
@@ -154,7 +154,7 @@ def _check_live(store: StoreReader, digest: str) -> list[str] | None:
 
 
 def folder_note(state: Mapping[str, Any]) -> list[str]:
-    """Return the line that tells of a folder that differs; none where it says what is live."""
+    """Return a verb's line on a policy folder that differs; none where it says what is live."""
     return [f"policy folder {state['path']}: {state['says']}"] if state["differs"] else []
 
 

@@ -88,7 +88,7 @@ def run(until_idle: bool, only: tuple[str, ...], fresh: bool, plainly: bool, gat
 
 
 def select_sources(settings: Settings, names: tuple[str, ...]) -> Settings:
-    """Return settings with those sources alone; schedules stay. Raises NotFound."""
+    """Return settings with the sources of `run --only` alone; schedules stay. Raises NotFound."""
     from msgspec.structs import replace
 
     from vedette.config.problem import did_you_mean
@@ -166,7 +166,7 @@ async def _run_fleet(
 
 
 def summary_text(summary: dict[str, Any], program: str = "vedette") -> str:
-    """Return what a run came to, for people, ending with three commands to try."""
+    """Return what `vedette run` ends with: what it came to, and three commands to try."""
     agents = summary["agents"].values()
     found = {name for agent in agents for name in agent if name in _FIXED_COLUMNS or agent[name]}
     names = sorted(found, key=_column_rank)
@@ -201,7 +201,7 @@ def _column_rank(name: str) -> tuple[int, str]:
 
 
 def next_commands(examples: dict[str, str]) -> list[str]:
-    """Return three commands on real ids, as far as there are any; else ones that always work."""
+    """Return three verbs to try on real ids, as far as there are; else ones that always work."""
     commands = [
         f"{verb} {examples[name]}" for name, verb in _NEXT_VERBS.items() if name in examples
     ]

@@ -72,7 +72,7 @@ def _submit_order(verb: str, args: dict[str, Any], order: OrderOptions) -> int:
 
 
 def stop_text(result: dict[str, Any]) -> str:
-    """Say in words what is stopped now, and what that is worth if it could not be committed."""
+    """Say for `vedette stop` what is stopped, and what that is worth if it was not committed."""
     stopped = ", ".join(name.replace(":", " ").strip() for name in result["stopped"]) or "nothing"
     until = f", until {format_time(result['until'])}" if result["until"] else ""
     text = f"stopped now: {stopped}{until} ({result['took_us'] / 1000:.1f} ms)"

@@ -159,14 +159,14 @@ def _build_report(
 
 
 def join_archive(archive: Path | None, record: VerifiableLedger) -> VerifiableLedger:
-    """Put an archive before a record, if one is named."""
+    """Put the archive of a verb's --archive before a record, if one is named."""
     from vedette.adapters.ledger_export import Archive, JoinedLedger
 
     return record if archive is None else JoinedLedger(Archive(archive), record)
 
 
 def read_key(path: Path) -> str:
-    """Read a verifier key. Raises BadCommand."""
+    """Read the verifier key of a verb's --key. Raises BadCommand."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -2,7 +2,7 @@
 
 
 def preload() -> None:
-    """Import what serving is made of: a third of a second, so any thread may do it beforehand."""
+    """Import what HTTP serving is made of: a third of a second, so any thread may do it before."""
     import starlette.applications  # noqa: F401
     import uvicorn.protocols.http.h11_impl  # noqa: F401
 

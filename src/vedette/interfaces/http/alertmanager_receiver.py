@@ -40,7 +40,7 @@ STATES = ("firing", "resolved")
 
 
 class AlertEndpoint(Struct, frozen=True):
-    """One source. `token_digest` is the SHA-256 of the token, in hexadecimal."""
+    """One Alertmanager's endpoint. `token_digest` is the SHA-256 of the token, in hexadecimal."""
 
     name: str
     token_digest: str
@@ -53,7 +53,7 @@ class AlertEndpoint(Struct, frozen=True):
 
 
 class AlertLimits(Struct, frozen=True):
-    """What may be here at a time."""
+    """What may be here of Alertmanagers at a time."""
 
     max_body_bytes: int = 4 << 20
     max_alerts: int = 1000
@@ -71,7 +71,7 @@ class _Refusal(Exception):
 
 
 def alert_routes(app: App) -> list[Route]:
-    """Return the route of a fleet's Alertmanagers; none if it declares none.
+    """Return the HTTP route of a fleet's Alertmanagers; none if it declares none.
 
     Raises BadFleet if a token is not there.
     """
@@ -85,7 +85,7 @@ def alert_routes(app: App) -> list[Route]:
 def routes(
     intake: Intake, endpoints: Sequence[AlertEndpoint], limits: AlertLimits | None = None
 ) -> list[Route]:
-    """Return the route that takes alerts through `endpoints`."""
+    """Return the HTTP route that takes Alertmanagers' alerts through `endpoints`."""
     from starlette.routing import Route
 
     alerts = _AlertReceiver(intake, endpoints, limits or AlertLimits())

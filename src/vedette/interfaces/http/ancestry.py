@@ -1,4 +1,4 @@
-"""Whose descendant a process is, by /proc: agents' code has no business at the local API.
+"""Ancestry of a process, by /proc: agents' code has no business at the local API.
 
 The engine's children (and theirs, and the orphans of those: the process that forks workers adopts
 them) are told from everybody else by walking up from the peer. A process id may be used again, so
@@ -21,7 +21,7 @@ _MAX_DEPTH = 64  # more processes than this between a peer and the first one are
 
 
 def refuse_descendant(connection: socket.socket) -> None:
-    """Raise FleetProcess if whoever is at the other end descends from this process.
+    """Raise FleetProcess if the local API's peer descends from this process.
 
     Forbidden where that cannot be told. This process itself passes.
     """
@@ -38,7 +38,7 @@ def refuse_descendant(connection: socket.socket) -> None:
 
 
 def is_descendant(process: int, ancestor: int, proc: Path = _PROC) -> bool:
-    """Say whether a process was started by another one, or by one that was.
+    """Say whether a local API's peer was started by another process, or by one that was.
 
     Raises Forbidden if that cannot be told: a process on the way has gone or is hidden.
     """

@@ -43,7 +43,7 @@ _WAIT_PATTERN = re.compile(r"(?:^|[;,\s])wait=(\d{1,6})(?:$|[;,\s])")
 
 
 class BundleAccess(Struct):
-    """Who may read: on the loopback anybody, unless there is a token; elsewhere its holders."""
+    """Who may GET the bundle: on loopback anybody, unless there is a token; else its holders."""
 
     token_digest: str | None
     loopback: bool
@@ -74,7 +74,7 @@ class BundleAccess(Struct):
 
 
 def bundle_routes(app: App) -> list[Route]:
-    """Return the route of the fleet's bundle. Raises BadFleet for a token that is not there."""
+    """Return the fleet's bundle's HTTP route. Raises BadFleet for a token that is not there."""
     from vedette.app.policy_publication import bundle_name
     from vedette.config.secret_reference import read_secret
 
@@ -93,7 +93,7 @@ def bundle_routes(app: App) -> list[Route]:
 
 
 def routes(distributor: BundleDistributor, access: BundleAccess, name: str) -> list[Route]:
-    """Return the route of one bundle.
+    """Return the HTTP route of one bundle.
 
     200 with the archive, 304 if the reader has it (late, if it asks us to wait and there is room),
     401 or 403 who may not read, 503 while the live revision has no signed archive.

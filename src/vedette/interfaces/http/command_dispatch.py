@@ -63,7 +63,7 @@ _REQUIRED = {
 async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Carry out one command. Raises BadCommand for arguments it does not take, and its errors.
+    """Hand a verb's JSON to Commands. Raises BadCommand for arguments not taken, and its errors.
 
     StoreFailed, too, where a file of the state folder could not be written. A principal whose
     roles are not enough for the verb is refused before anything is looked at.
@@ -136,7 +136,7 @@ def _check_arguments(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_event(value: Any) -> Event:
-    """Return a CloudEvent in JSON as an event whose envelope a person vouches for.
+    """Return a CloudEvent sent in JSON as an event whose envelope a person vouches for.
 
     Raises BadEvent; and BadCommand for what only the engine may say.
     """

@@ -31,7 +31,7 @@ DRAIN_FACTOR = 4
 
 
 class Sender(Struct, frozen=True):
-    """Who may send with a token: only its SHA-256 is kept. `prefix` starts all its sources.
+    """Who may send over HTTP with a token: its SHA-256 alone is kept. `prefix` starts its sources.
 
     A token must be random (`secrets.token_urlsafe(32)`): a plain digest does not protect words.
     End a prefix that is a URL with a slash, or another host's name may begin with it.
@@ -58,7 +58,7 @@ class Sender(Struct, frozen=True):
 
 
 class IngestLimits(Struct, frozen=True):
-    """What one request may hold, how many wait at a time, and whether anybody may send.
+    """What one HTTP request may hold, how many wait at a time, and whether anybody may send.
 
     Events of nobody in particular (`anonymous`) are vouched for in no attribute.
     """
@@ -93,7 +93,7 @@ class _Refusal(Exception):
 
 
 def routes(intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> list[Route]:
-    """Return the routes of the ingest.
+    """Return the HTTP routes of the ingest.
 
     202 with a receipt for each event, after the commit. 400 bad event, 401 no sender, 403 a source
     or an attribute that is not the sender's, 408 body too slow, 413 too large, 415 no CloudEvent,

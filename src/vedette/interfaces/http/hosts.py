@@ -1,4 +1,4 @@
-"""Which Host a request may name where no token is asked for.
+"""Hosts that an HTTP request may name where no token is asked for.
 
 A page of any web site can have a browser send requests to this machine: its own name is made to
 resolve to 127.0.0.1 (DNS rebinding), and then the answers are the page's to read. The browser names
@@ -25,7 +25,7 @@ WRONG_HOST_MEND = "ask by its address, or add the name to [serve] hosts"
 
 
 class AllowedHosts:
-    """The names under which a server may be asked: addresses, localhost, and those declared."""
+    """The Hosts that an HTTP request may name: addresses, localhost, and those declared."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}

@@ -68,7 +68,7 @@ def routes(
     status: Callable[[], Mapping[str, Any]] = dict,
     owner_uid: int | None = None,
 ) -> list[Route]:
-    """Return the routes. Only `owner_uid` (default: who runs this process) and root may pass."""
+    """Return the local API's routes. Only `owner_uid` (default: this process) and root may pass."""
     from starlette.routing import Route
 
     api = _LocalApi(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
@@ -155,7 +155,7 @@ class _LocalApi:
 
 
 class NoSuchVerb(Exception):
-    """There is no such verb; `error` is the error object."""
+    """The local API's error for a verb that there is not; `error` is the error object."""
 
     def __init__(self, verb: str) -> None:
         super().__init__(verb)
@@ -166,7 +166,7 @@ class NoSuchVerb(Exception):
 
 
 async def read_order(request: Request) -> dict[str, Any]:
-    """Read an order as it was sent: command_id, reason and args. Raises BadCommand."""
+    """Read an order out of an HTTP request: command_id, reason and args. Raises BadCommand."""
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
@@ -235,7 +235,7 @@ def _status(app: OpenFleet) -> dict[str, Any]:
 
 
 def live_status(commands: Commands) -> dict[str, Any]:
-    """Return what the runner says of itself: what is live, stopped, left alone."""
+    """Return the local API's status of the runner: what is live, stopped, left alone."""
     services = commands.services
     live = commands.rollout.live
     return {

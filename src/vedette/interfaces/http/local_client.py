@@ -19,7 +19,7 @@ COMMAND_TIMEOUT_S = 60.0
 
 
 class LocalClient:
-    """Talks to the runner of a state folder. A socket that nobody answers at is no runner."""
+    """Client of a state folder's local API. A socket that nobody answers at is no runner."""
 
     def __init__(self, state: Path) -> None:
         self._path = socket_of(state)
@@ -104,7 +104,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def parse_error(answer: Mapping[str, Any]) -> VedetteError:
-    """Return the error that an API told of, as the class that has its code."""
+    """Return the error that the local API told of, as the class that has its code."""
     known = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     for kind in known:
         if issubclass(kind, VedetteError) and kind.code == answer["code"]:

@@ -70,7 +70,7 @@ def routes(app: App) -> list[Route]:
 
 
 class OperatorApi:
-    """Who comes, what they may, and the answer. `open_record` opens the store to read."""
+    """The operator API: who comes, what they may, the answer. `open_record` opens the store."""
 
     def __init__(
         self, commands: Commands, people: PeoplePlan, verifier: Verifier, open_record: RecordOpener
@@ -205,7 +205,7 @@ class OperatorApi:
 
 
 def person_of(claims: Claims, people: PeoplePlan) -> Principal:
-    """Return the person that a verified token names, with the roles its claim gives.
+    """Return the operator API's person of a verified token, with the roles its claim gives.
 
     Named with the issuer, so that nobody of another issuer, or of this machine, has the name.
     Raises Forbidden for an agent, for who has no name, and for who has no role here.

@@ -1,4 +1,4 @@
-"""What people read over the operator API: each read takes the record, the time and the query.
+"""Queries of the operator API: each read takes the record, the time and the query.
 
 A query names nothing but what its read takes; all that is read is paged and bounded.
 """
@@ -19,7 +19,7 @@ _FILTERS = frozenset(
 
 
 def changes(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
-    """Return what was touched after a place in the ledger (`after`, `topics`)."""
+    """Answer the operator API's query what was touched after an entry (`after`, `topics`)."""
     from vedette.ledger.history.changes import changes
 
     _check_names(query, "after", "topics")
@@ -32,7 +32,7 @@ def changes(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
 
 
 def holds(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
-    """Return a page of holds (`waits`, `after`, `limit`)."""
+    """Answer the operator API's query for a page of holds (`waits`, `after`, `limit`)."""
     from vedette.ledger.history.lists import inbox
 
     _check_names(query, "waits", "after", "limit")
@@ -47,7 +47,7 @@ def holds(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
 
 
 def runs(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
-    """Return a page of runs (`agent`, `state`, `before`, `after`, `limit`)."""
+    """Answer the operator API's query for runs (`agent`, `state`, `before`, `after`, `limit`)."""
     from vedette.ledger.history.lists import runs_page
 
     _check_names(query, "agent", "state", "before", "after", "limit")
@@ -58,7 +58,7 @@ def runs(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
 
 
 def entries(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
-    """Return a page of entries (`at`, `before`, `after`, `limit`, and what an index finds by)."""
+    """Answer the operator API's query for entries (`at`, `before`, `after`, `limit`, _FILTERS)."""
     from vedette.ledger.history.changes import entries_page
 
     _check_names(query, "at", "before", "after", "limit", *_FILTERS)
@@ -77,7 +77,7 @@ def entries(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
 
 
 def dead(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
-    """Return a page of dead letters (`agent`, `error`, `before`, `limit`)."""
+    """Answer the operator API's query for dead letters (`agent`, `error`, `before`, `limit`)."""
     from vedette.ledger.history.dead_letters import dead_letter_page
 
     _check_names(query, "agent", "error", "before", "limit")
@@ -86,7 +86,7 @@ def dead(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
 
 
 def erasable_content(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
-    """Return what `erase` would find (`event`, `subject` or `entry`)."""
+    """Answer the operator API's query what `erase` would find (`event`, `subject` or `entry`)."""
     _check_names(query, "event", "subject", "entry")
     if len(query) != 1:
         raise BadCommand("say what to erase", mend="give one of event, subject and entry")

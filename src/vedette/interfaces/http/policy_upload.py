@@ -1,4 +1,4 @@
-"""A policy folder that is sent: over the network nobody names a folder of the gateway's host."""
+"""A policy folder's upload: over the network nobody names a folder of the gateway's host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FILES = 1000
 
 @contextmanager
 def unpack_files(args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of `policy_apply` with `files` (path -> text) put into a private folder.
+    """Yield an upload's arguments of `policy_apply`, `files` (path -> text) in a private folder.
 
     The folder is gone afterwards. Raises BadCommand for a `folder`, and for a path that leads out
     of the folder or is hidden.

@@ -48,7 +48,7 @@ DRAIN_BYTES, DRAIN_S = 1 << 20, 1.0
 
 
 class PushedMessage(Struct, frozen=True):
-    """One message as the broker wraps it. `published_us` is when the broker took it."""
+    """One message as Pub/Sub pushes it, wrapped. `published_us` is when the broker took it."""
 
     id: str
     data: bytes
@@ -58,7 +58,7 @@ class PushedMessage(Struct, frozen=True):
 
 
 class PushEndpoint(Struct, frozen=True):
-    """What one push subscription may bring in.
+    """The endpoint of one push subscription, and what it may bring in.
 
     `subscription` is its full name, `service_account` the e-mail its token must have. `verify`
     checks a token and raises BadToken, or Unavailable while it cannot. `dead_letters` says that
@@ -74,7 +74,7 @@ class PushEndpoint(Struct, frozen=True):
 
 
 class PushLimits(Struct, frozen=True):
-    """What may be here at a time. A message has at most 10 MB, which is 13.4 MB in Base64.
+    """What may be pushed here at a time. A message has at most 10 MB, which is 13.4 MB in Base64.
 
     `max_waiting` and `max_waiting_bytes` are for those who have shown the broker's token. Whoever
     is refused may go on sending for a second, so that he reads why: `max_draining` of them.
@@ -101,7 +101,7 @@ class _Refusal(Exception):
 
 
 def push_routes(app: App) -> list[Route]:
-    """Return the routes of a fleet's push subscriptions; none if it declares none."""
+    """Return the HTTP routes of a fleet's push subscriptions; none if it declares none."""
     from vedette.adapters.pubsub.config import PushFile
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, PushFile)]
@@ -143,7 +143,7 @@ def routes(
     metrics: Metrics,
     limits: PushLimits | None = None,
 ) -> list[Route]:
-    """Return the route that takes what is pushed through `endpoints`."""
+    """Return the HTTP route that takes what Pub/Sub pushes through `endpoints`."""
     from starlette.routing import Route
 
     push = _PushReceiver(intake, endpoints, metrics, limits or PushLimits())

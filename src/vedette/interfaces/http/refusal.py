@@ -18,7 +18,7 @@ _LINGER_S = 1.0
 
 
 class RefusedConnections:
-    """The refused connections of one server that have not gone yet. Belongs to its event loop."""
+    """The refused connections of an HTTP server that are still open. Belongs to its event loop."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Transport] = set()

@@ -1,4 +1,4 @@
-"""What a client is still sending when it has been answered."""
+"""What an HTTP client is still sending when it has been answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 async def drain_request(request: Request, max_bytes: int, seconds: float) -> None:
-    """Read what is still coming, at most so many bytes and so long, so that our answer is read.
+    """Read what is still to come of an HTTP request, within bounds, so that our answer is read.
 
     Most clients read nothing before they have sent everything; and to close a connection on
     unread bytes resets it, and the answer is lost on the way.

@@ -1,4 +1,4 @@
-"""What the fleet serves over HTTP: ingest, /metrics, /healthz, /readyz."""
+"""The server of a fleet's HTTP: ingest, /metrics, /healthz, /readyz."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _CLOSE_GRACE_S = 1.0
 async def serve_http(
     app: App, supervise: Callable[[asyncio.Task[None]], None] | None = None
 ) -> AsyncIterator[str | None]:
-    """Serve for as long as the context lasts; yields the address, None if none is configured.
+    """Serve HTTP for as long as the context lasts; yields the address, None if none is configured.
 
     `supervise` is given the server's task. Raises BadFleet if the port is taken and no other may be
     used.

@@ -1,4 +1,4 @@
-"""Where the local API listens: a Unix socket in the state folder, and whose peer is who.
+"""The Unix socket at which the local API listens in the state folder, and whose peer is who.
 
 A Unix socket's path is limited to about 100 bytes (`sun_path`: 108 on Linux, 104 on macOS). Where
 the state folder lies deeper than that, the socket lies in a private folder of the user's and
@@ -28,7 +28,7 @@ _SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
 
 
 def socket_of(state: Path) -> Path:
-    """Return where a runner of this state folder would listen. Connects nowhere."""
+    """Return the Unix socket at which a state folder's runner would listen. Connects nowhere."""
     pointer = state / POINTER
     try:
         return Path(pointer.read_text(encoding="utf-8").strip())
@@ -37,7 +37,7 @@ def socket_of(state: Path) -> Path:
 
 
 def open_socket(state: Path) -> tuple[socket.socket, Path]:
-    """Open the socket of a state folder; only its owner may connect.
+    """Open the local API's Unix socket in a state folder; only its owner may connect.
 
     Called by the runner, who holds the store's lock: a socket that is there is a dead one's.
     Raises Unavailable if nothing can be opened.
@@ -68,7 +68,7 @@ def open_socket(state: Path) -> tuple[socket.socket, Path]:
 
 
 def remove_socket(state: Path, path: Path) -> None:
-    """Remove what `open_socket` left in the file system."""
+    """Remove the local API's Unix socket that `open_socket` left in the file system."""
     path.unlink(missing_ok=True)
     (state / POINTER).unlink(missing_ok=True)
 
@@ -95,7 +95,7 @@ def _private_folder() -> Path:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user id of who is at the other end, as the kernel says. Raises Forbidden."""
+    """Return the user id of a Unix socket's peer, as the kernel says. Raises Forbidden."""
     try:
         if sys.platform == "darwin":
             raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)
@@ -112,7 +112,7 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def find_person(uid: int) -> Principal:
-    """Return the person whom the system knows under a user id; it owns the fleet, or is refused."""
+    """Return the person of a peer's user id, by the system; it owns the fleet, or is refused."""
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -121,5 +121,5 @@ def find_person(uid: int) -> Principal:
 
 
 def current_person() -> Principal:
-    """Return the person who started this process."""
+    """Return the person who started this process, as the local API names people."""
     return find_person(os.geteuid())

@@ -28,7 +28,7 @@ async def serve(
     config: uvicorn.Config, bound: socket.socket, name: str,
     supervise: Callable[[asyncio.Task[None]], None] | None, *, grace_s: float | None = None,
 ) -> AsyncIterator[None]:  # fmt: skip
-    """Serve on a bound socket for as long as the context lasts, in a task called `name`.
+    """Serve with uvicorn on a bound socket while the context lasts, in a task called `name`.
 
     `supervise` is given that task. At the end open connections have `grace_s` to close, without it
     as long as the configuration gives them. Raises Unavailable if the server does not start.
@@ -72,6 +72,6 @@ async def serve(
 
 
 def update_date_header(state: ServerState, config: uvicorn.Config) -> None:
-    """Give the answers of a server the date of now, to the second."""
+    """Give the answers of a uvicorn server the date of now, to the second."""
     date = formatdate(usegmt=True).encode()
     state.default_headers = [(b"date", date), *config.encoded_headers]

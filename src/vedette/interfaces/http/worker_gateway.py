@@ -29,7 +29,7 @@ _POLL_S = 0.5
 
 
 class RefusalLog:
-    """Puts in the ledger who was turned away and why, and never a token.
+    """Puts in the ledger which worker the gateway's endpoint refused and why, and never a token.
 
     Anybody who reaches the endpoint can cause a refusal, so what they cause is bounded: an entry
     for each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it
@@ -67,7 +67,7 @@ class RefusalLog:
 
 
 async def record_changes(app: App, report_trouble: Callable[[str], None]) -> None:
-    """Put into the ledger what people change among the identities; goes on until cancelled.
+    """Put into the gateway's ledger what people change among identities; goes on until cancelled.
 
     `vedette identity` works beside the gateway, and without one: what it did is found here.
     """
@@ -112,7 +112,7 @@ async def _record_new_changes(app: App, issuer: Issuer) -> None:
 async def serve_workers(
     app: App, report_trouble: Callable[[str], None] = lambda message: None
 ) -> AsyncIterator[str | None]:
-    """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
+    """Serve workers of other hosts while the context lasts; yields the HTTP address, None if none.
 
     Does nothing unless the app is a gateway's. `report_trouble` is told what a person should see.
     Raises BadFleet if it cannot listen: the port is taken, or so.
@@ -163,6 +163,6 @@ async def serve_workers(
 
 
 def socket_path(state: Path) -> Path | None:
-    """Return where a gateway of this state folder takes workers; None if the path is too long."""
+    """Return the socket where a gateway of this state folder takes workers; None if too long."""
     path = state.absolute() / SOCKET
     return path if len(os.fsencode(path)) <= MAX_PATH_BYTES else None

@@ -69,7 +69,7 @@ def _lines(explanation: Mapping[str, Any], width: int) -> list[StyledLine]:
 
 
 def safe_text(value: Any, max_chars: int = _MAX_CHARS) -> str:
-    """Return a value as one line that is safe to print: text as it is, all else as JSON."""
+    """Return a value as one line to show, safe to print: text as it is, all else as JSON."""
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     text = escape_text(text[: max_chars + 1])
     return text if len(text) <= max_chars else text[:max_chars] + "…"

@@ -1,4 +1,4 @@
-"""What came of decisions and judgements that were made again, as lines."""
+"""Text of a replay: what came of decisions and judgements that were made again, as lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_DIFFERENCES = 10
 
 
 def decision_line(value: Mapping[str, Any]) -> str:
-    """Say in one line what came of deciding again: `value` is a replay's report as JSON."""
+    """Render in one line a replay of decisions: `value` is a replay's report as JSON."""
     reasons = value["unreplayable"]
     return (
         f"{value['decisions']:,} decisions: {value['agreed']:,} agreed, "
@@ -21,7 +21,7 @@ def decision_line(value: Mapping[str, Any]) -> str:
 
 
 def decision_lines(value: Mapping[str, Any]) -> list[str]:
-    """Say what came of deciding again, by whom, and what came out otherwise."""
+    """Render as lines a replay of decisions: what came of it, by whom, and what differs."""
     lines = [decision_line(value), f"decided by {', '.join(value['engine']) or 'nobody'}"]
     if value["disputed"]:
         lines.append(
@@ -35,7 +35,7 @@ def decision_lines(value: Mapping[str, Any]) -> list[str]:
 
 
 def judge_lines(value: Mapping[str, Any]) -> list[str]:
-    """Say what came of judging again: `value` is a JudgeReport as JSON."""
+    """Render as lines a replay of judges: `value` is a JudgeReport as JSON."""
     reasons = value["unrecomputable"]
     lines = [
         f"{value['judgements']:,} judgements: {value['equal']:,} equal, {value['different']:,} "

@@ -95,7 +95,7 @@ def picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str
 
 
 def summary(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
-    """Return in words what the picture shows: for those who hear it."""
+    """Return in words what the SVG picture shows: for those who hear it."""
     points, marks = series["points"], series["marks"]
     values = [point["value"] for point in points]
     span = f"from {format_time(series['from'])} to {format_time(series['to'])}"

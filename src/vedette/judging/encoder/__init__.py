@@ -133,7 +133,7 @@ class _Block:
 
 
 def joined(pooled: Singles, middle: Floats | None = None, *, unit_only: bool = False) -> Floats:
-    """Make each layer a unit vector, take `middle` off, and join the layers to one unit vector.
+    """Join an encoder's layers, as unit vectors with `middle` taken off, to one unit vector.
 
     `pooled` is (texts, layers, 384), as `Encoder.pooled` returns it. `unit_only` leaves the layers
     apart, (texts, layers, 384): their mean over the texts is a `middle`.

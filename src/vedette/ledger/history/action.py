@@ -40,12 +40,12 @@ Finding = dict[str, Any]
 
 
 def finding(code: str, seq: int, what: str) -> Finding:
-    """Return a finding: its code, the entry it was found at, and a sentence."""
+    """Return a finding of an action's history: its code, the entry it is at, and a sentence."""
     return {"code": code, "seq": seq, "what": what}
 
 
 class ActionHistory(Struct, frozen=True):
-    """What the entries about one action come to. `entries` are in the order of the ledger.
+    """The history of one action: what the ledger's entries about it come to, in their order.
 
     Content that was erased is not told; `missing_fields` names what the ledger does not tell though
     it should, erased content aside.
@@ -280,7 +280,7 @@ def history_of(action: str, entries: Iterable[EntryView]) -> ActionHistory:
 def action_object(
     row: ActionRow, history: ActionHistory, turns: Sequence[JudgementEntry] = ()
 ) -> dict[str, Any]:
-    """Return an action with all that was decided and done about it.
+    """Return an action as explain and the inbox show it: what its row and its entries tell.
 
     What was asked and decided is that of the entries, where it stands now that of its row. `turns`
     are the recorded turns of its run.
@@ -424,7 +424,7 @@ def _hold(row: ActionRow, history: ActionHistory) -> dict[str, Any] | None:
 
 
 def notes_object(history: ActionHistory) -> list[dict[str, Any]]:
-    """Return what people noted about a hold, oldest first; erased text is null."""
+    """Return the notes that the ledger has of a hold, oldest first; erased text is null."""
     return [
         {"seq": n.seq, "at": n.at, "by": n.actor, "text": n.text, "erased": n.erased}
         for n in history.notes
@@ -432,7 +432,7 @@ def notes_object(history: ActionHistory) -> list[dict[str, Any]]:
 
 
 def format_tries(effect: Mapping[str, Any]) -> str:
-    """Say how often an effect was tried where its states do not: it is open, or was given up."""
+    """Say how often an explained effect was tried if its states do not: it is open, or given up."""
     outcome = effect["outcome"] or {}
     if effect["state"] == "failed" and outcome.get("state") in RETRY_OUTCOMES:
         return "its tries are used up"
@@ -442,7 +442,7 @@ def format_tries(effect: Mapping[str, Any]) -> str:
 
 
 def format_quiet_time(effect: Mapping[str, Any]) -> str:
-    """Say when and why not sooner it is asked what came of what perhaps happened; else nothing.
+    """Say that an explained effect's call has its quiet time still; nothing if it has none.
 
     What is said has a place for the instant, `{at}`.
     """
@@ -452,7 +452,7 @@ def format_quiet_time(effect: Mapping[str, Any]) -> str:
 
 
 def times(number: int) -> str:
-    """Return how often, in words."""
+    """Return a number of tries in words, as explain and the report tell it."""
     return "once" if number == 1 else f"{number:,} times"
 
 
@@ -483,7 +483,7 @@ def _effect(row: ActionRow, history: ActionHistory, settles: str | None) -> dict
 
 
 def effect_states(history: ActionHistory) -> list[dict[str, Any]]:
-    """Return the changes of an effect, oldest first."""
+    """Return the changes of an effect, out of its action's history, oldest first."""
     return [
         {
             "seq": one.seq, "at": one.at, "state": one.change, "revision": one.revision,

@@ -1,4 +1,4 @@
-"""Who answered: how many holds each person decided, how fast, and how often with a yes.
+"""Approval times: how many holds each person decided, how fast, and how often with a yes.
 
 Not to rank people. Whoever approves everything, within seconds, does not look; and the hold then
 keeps nothing out.
@@ -28,7 +28,7 @@ class _Person(Struct):
 
 
 class AnswerTimes:
-    """Counts answers, entry by entry, in the order of the ledger.
+    """Counts people's answers to holds for the report, in the order of the ledger's entries.
 
     `entries` finds the entries of an action, for a hold that was opened before the first entry
     taken; without it such an answer counts, and its time does not.
@@ -96,7 +96,7 @@ class AnswerTimes:
 def format_answer_times(
     people: list[Mapping[str, Any]], safe: Callable[[Any, int], str]
 ) -> Iterator[str]:
-    """Yield the lines of the report's section."""
+    """Yield the lines of the report's section on who answered holds, how fast, and with what."""
     if not people:
         yield "  nobody answered a hold"
     for one in people[:10]:

@@ -158,7 +158,7 @@ def audit_keys(
     names: Collection[str] = (),
     retained_us: int = 0,
 ) -> list[dict[str, Any]]:
-    """Hold a record of keys against the ledger; `read_us` is when its reading began.
+    """Hold a target's record of keys against the ledger; `read_us` is when its reading began.
 
     Both from `since_us` on; what carries no time in the record counts as being in it. An effect
     that was meant for another target is no intent here; `names` are other names of this one. What
@@ -321,7 +321,7 @@ def _mail(
 def finding(
     code: str, target: str, what: str, *, claim: RecordedEffect | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return one finding as `--json` prints it."""
+    """Return one finding of a target's audit against the ledger, as `--json` prints it."""
     document: dict[str, Any] = {"code": code, "target": target, "what": what, **more}
     if claim is not None:
         document |= {"key": claim.key, "action": claim.action, "run": claim.run, "seq": claim.seq}

@@ -1,4 +1,4 @@
-"""Pages of the ledger's entries, and what has changed since a place in it.
+"""Changes of the ledger since a place in it, and pages of its entries.
 
 A page goes by a closed list of filters, each of which an index answers; anything else is refused
 rather than scanned for. Changes name what is to be looked at again, never what it says.
@@ -45,7 +45,7 @@ def entries_page(
     after: int | None = None,
     limit: int = 50,
 ) -> dict[str, Any]:
-    """Return a page of entries, newest first; bodies are not loaded.
+    """Return a page of the ledger's entries, newest first; bodies are not loaded.
 
     `before` and `after` are the `older` and `newer` of another page; `at_us` instead opens the
     page that ends at an instant. Raises BadCommand for filters that no index answers, and for a

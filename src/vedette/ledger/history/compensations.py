@@ -1,4 +1,4 @@
-"""What became of an effect since: the runs that were to take it back."""
+"""Compensations: what became of an effect since, by the runs that were to take it back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ State = Literal["undone", "waiting", "dead", "void", "unknown"]
 
 
 class UndoAttempt(Struct, frozen=True):
-    """One attempt to take an effect back: the id of its event, its run, and what came of it."""
+    """One attempt on record to take an effect back: its event's id, its run, what came of it."""
 
     id: str
     run: Run
@@ -29,7 +29,7 @@ class UndoAttempt(Struct, frozen=True):
 def find_undo_attempts(
     runs: RunReader, fleet: str, row: ActionRow
 ) -> tuple[list[UndoAttempt], str]:
-    """Return the attempts to take an action's effect back, and the id that the next would have.
+    """Return the attempts on record to take an action's effect back, and the next one's id.
 
     Only after one that came to nothing (denied, failed, expired, in mode observe) is there
     another, so at most the last of them did it.

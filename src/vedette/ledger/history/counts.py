@@ -35,7 +35,7 @@ _NAME = re.compile(r'"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)(?::[^"\n]*)?"')
 
 
 class ReportCounts:
-    """Counts the entries of a window, in order."""
+    """Counts the ledger's entries of a time window for the report, in their order."""
 
     def __init__(
         self, sample: Sample, action: Callable[[str], ActionRow | None] | None = None
@@ -244,7 +244,7 @@ def _failure_reason(entry: EffectEntry) -> str:
 
 
 def change_object(entry: EntryView) -> dict[str, Any]:
-    """Return a change as one line tells it."""
+    """Return a change that an entry records, of policy, a stop or the store, as a report's line."""
     names = ("what", "agent", "policy_rev", "bundle", "scope", "spend", "until")
     fields = {name: entry.get(name) for name in names if entry.get(name) is not None}
     by = {"by": entry.actor, "reason": entry.content("reason")}
@@ -252,7 +252,7 @@ def change_object(entry: EntryView) -> dict[str, Any]:
 
 
 def rules_of(files: Mapping[str, bytes]) -> frozenset[str]:
-    """Return the names of the rules in a bundle's Rego files, tests aside."""
+    """Return the rule names in a bundle's Rego files, tests aside, as the report counts them."""
     found: set[str] = set()
     for path, raw in files.items():
         if path.endswith(".rego") and not path.endswith("_test.rego"):

@@ -27,7 +27,7 @@ def dead_letter_page(
     before: str | None = None,
     limit: int = 20,
 ) -> dict[str, Any]:
-    """Return a page of dead letters, newest event first; `older` is the next page's cursor.
+    """Return a page of dead letters for people, newest event first; `older` is the next's cursor.
 
     `error` is the class of the reason: what the reason says before its first colon. Raises
     BadCommand for a limit or a cursor that is none.
@@ -60,7 +60,7 @@ def list_dead_letters(
     error: str | None = None,
     most: int = MAX_BATCH,
 ) -> tuple[list[str], bool]:
-    """Return the ids of dead letters, and whether there are more than `most`."""
+    """Return the ids of dead letters that people filter for; whether there are more than `most`."""
     names: list[str] = []
     for run, _ in _letters(record, agent, error, None):
         if len(names) == most:
@@ -70,7 +70,7 @@ def list_dead_letters(
 
 
 def show_dead_letter(record: StoreReader, text: str) -> dict[str, Any]:
-    """Return one dead letter: its reason, trace and entries, and what is unknown of its actions.
+    """Return one dead letter for people: reason, trace, entries, what is unknown of its actions.
 
     `text` is a run's id or a unique beginning of one. Raises BadCommand if it names none.
     """
@@ -90,7 +90,7 @@ def show_dead_letter(record: StoreReader, text: str) -> dict[str, Any]:
 
 
 def find_dead_letter(record: StoreReader, text: str) -> Run:
-    """Return the dead letter that an id, or a unique beginning of one, names. Raises BadCommand."""
+    """Return the dead letter that an id or its beginning names in the record. Raises BadCommand."""
     kind, name = resolve(record, text)
     run = record.runs.run(name) if kind == "run" else None
     if run is None:

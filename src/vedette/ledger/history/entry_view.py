@@ -46,7 +46,7 @@ JsonObject = Mapping[str, Any]
 
 
 class EntryView(Struct, frozen=True):
-    """One entry with its body as JSON. `erased` says that it had a body and has it no more.
+    """One entry of the ledger with its body as JSON; `erased` says that it has its body no more.
 
     Instants (`at`) are microseconds UTC.
     """
@@ -98,7 +98,7 @@ class EntryView(Struct, frozen=True):
 
 
 class DecisionEntry(EntryView, frozen=True):
-    """What policy decided of an action (`action.decided`), and the question it was put."""
+    """The view of `action.decided`: what policy decided of an action, and the question to it."""
 
     outcome = _Field[str]("outcome")
     rule = _Field[str | None]("rule")
@@ -168,7 +168,7 @@ class DecisionEntry(EntryView, frozen=True):
 
 
 class WithdrawalEntry(EntryView, frozen=True):
-    """A permit that does not stand: no room for it, or the action is not any more what it was.
+    """The view of a permit that does not stand: no room for it, or its action is another by now.
 
     `budget.refused` leaves it held and `action.refused` denied. Without an action, the first is of
     a turn that there was no room for, the second of a proposal (`turn`, `ordinal`) that was none.
@@ -189,7 +189,7 @@ class WithdrawalEntry(EntryView, frozen=True):
 
 
 class AnswerEntry(EntryView, frozen=True):
-    """What a hold was answered: `approved` or `denied` by a person, `expired` by nobody."""
+    """The view of a hold's answer: `approved` or `denied` by a person, `expired` by nobody."""
 
     until = _Field[int | None]("until")
     shown_digest = _Field[str | None]("shown_digest")
@@ -202,13 +202,13 @@ class AnswerEntry(EntryView, frozen=True):
 
 
 class ClaimEntry(EntryView, frozen=True):
-    """A person looks at a hold, until an instant."""
+    """The view of `hold.claimed`: a person looks at a hold, until an instant."""
 
     until = _Field[int | None]("until")
 
 
 class NoteEntry(EntryView, frozen=True):
-    """What a person noted about a hold."""
+    """The view of `hold.noted`: what a person noted about a hold."""
 
     text = _Content[str | None]("note")
 
@@ -246,7 +246,7 @@ class EffectEntry(EntryView, frozen=True):
 
 
 class AcceptanceEntry(EntryView, frozen=True):
-    """An event became durable; the body is the event (`vedette.domain.event.Event.to_body`).
+    """The view of `event.accepted`; its body is the event (`vedette.domain.event.Event.to_body`).
 
     Only what a person had the engine make, an undo or a correction, has a `cause`.
     """
@@ -258,7 +258,7 @@ class AcceptanceEntry(EntryView, frozen=True):
 
 
 class JudgementEntry(EntryView, frozen=True):
-    """What a reasoner answered: a turn, or the end of an uneventful run, which is all it has.
+    """The view of a reasoner's answer: a turn, or all that an uneventful run has, its end.
 
     A run that had turns has an end without a label. Numbers are in thousandths.
     """
@@ -282,7 +282,7 @@ class JudgementEntry(EntryView, frozen=True):
 
 
 class RecallEntry(EntryView, frozen=True):
-    """Policy decided whether an agent may read a scope of memories."""
+    """The view of `recall.decided`: whether policy lets an agent read a scope of memories."""
 
     memory = _Field[str | None]("memory")
     outcome = _Field[str]("outcome")
@@ -292,7 +292,7 @@ class RecallEntry(EntryView, frozen=True):
 
 
 class CorrectionEntry(EntryView, frozen=True):
-    """What a person said of a run: `right`, or `wrong` and what it should have been."""
+    """The view of `run.corrected`: a person's `right`, or `wrong` and what it should have been."""
 
     outcome = _Field[str]("outcome")
     made_event = _Field[str | None]("what")
@@ -303,7 +303,7 @@ class CorrectionEntry(EntryView, frozen=True):
 
 
 class CandidateEntry(EntryView, frozen=True):
-    """What a run, or a person, proposed to remember."""
+    """The view of `memory.proposed`: what a run, or a person, proposed to remember."""
 
     bank = _Field[str | None]("memory")
     id = _Field[str | None]("what")
@@ -314,7 +314,7 @@ class CandidateEntry(EntryView, frozen=True):
 
 
 class DeathEntry(EntryView, frozen=True):
-    """A run was given up: a dead letter."""
+    """The view of `run.dead`: a run was given up, and is a dead letter."""
 
     trace = _Content[str | None]("trace")
 
@@ -343,17 +343,17 @@ _VIEWS: Mapping[str, type[EntryView]] = {
 
 
 def read_entry(seq: int, raw: bytes, data: bytes | None) -> EntryView:
-    """Read one entry. Raises ValueError for what is no JSON, KeyError for an entry of no kind."""
+    """Read a ledger entry. Raises ValueError if it is no JSON, KeyError for an entry of no kind."""
     return view_entry(seq, orjson.loads(raw), data)
 
 
 def view_entry(seq: int, entry: Mapping[str, Any], data: bytes | None) -> EntryView:
-    """View parsed fields with a body. A body that the entry does not name is not shown."""
+    """View an entry's fields with its body. A body that the entry does not name is not shown."""
     if "body" not in entry:
         return build_view(seq, entry, None, erased=False)
     return build_view(seq, entry, None if data is None else orjson.loads(data), erased=data is None)
 
 
 def build_view(seq: int, entry: Mapping[str, Any], body: Any, *, erased: bool) -> EntryView:
-    """Return the view of an entry's kind."""
+    """Return the view of an entry, of the class that stands for the entry's kind."""
     return _VIEWS.get(entry["kind"], EntryView)(seq, entry, body, erased)

@@ -30,7 +30,7 @@ EXPLAIN = "vedette.explain/1"
 
 
 def explain(record: StoreReader, text: str) -> dict[str, Any]:
-    """Return the explain object of an id or a unique beginning of one.
+    """Return what the record knows of an id, or a unique beginning of one: the explain object.
 
     The id of an event gives all its runs; that of an action, hold or effect its run, with
     `focus` naming the action. Instants are microseconds UTC, confidences 0..1000, content that

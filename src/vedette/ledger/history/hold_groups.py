@@ -1,4 +1,4 @@
-"""Holds that are alike: one agent, one tool, one rule, one label, the same sinks.
+"""Hold groups: holds that are alike, of one agent, tool, rule and label, with the same sinks.
 
 What they have in common is shown once, what differs with a few of its values. A group has no life
 of its own: it is whatever is open and alike now, so an answer names the holds it is for and the
@@ -24,7 +24,7 @@ _EVENT_POINTERS = ("/event/id", "/event/subject")
 
 
 def groups(record: StoreReader, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
-    """Return the groups of open holds, the one with the oldest hold first.
+    """Return the hold groups that people read, the one with the oldest open hold first.
 
     `cut` says that there are more holds than were looked at. Ages are microseconds.
     """
@@ -42,7 +42,7 @@ def groups(record: StoreReader, now_us: int, waits: str | None = "approval") -> 
 
 
 def group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
-    """Return one group with all that is needed to answer each of its holds, under `members`.
+    """Return one hold group with all that is needed to answer each of its holds, under `members`.
 
     A unique beginning of its id will do. `cut` says that there are more holds than were looked at.
     Raises NotFound if no open hold is in it (any more).
@@ -61,7 +61,7 @@ def group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
 
 
 def group_of(item: Mapping[str, Any]) -> str:
-    """Return the id of the group that a hold is in: a function of what its holds have in common."""
+    """Return the id of a hold's group: a function of what the holds of the group have in common."""
     # What an event is about makes no other kind of question: a sink that the event's own id or
     # subject fills is different in each hold, and shown among what differs.
     sinks = {
@@ -74,7 +74,7 @@ def group_of(item: Mapping[str, Any]) -> str:
 
 
 def digest_of_group(holds: Mapping[str, str]) -> str:
-    """Return the digest of what is shown of several holds: {hold: its `shown_digest`}."""
+    """Return the digest of what a hold group shows of its holds: {hold: its `shown_digest`}."""
     return sha256_hex(canonical_json(dict(holds)))
 
 

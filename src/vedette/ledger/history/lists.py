@@ -1,4 +1,4 @@
-"""Pages for people: runs, what waits for an answer, and where the fleet stands.
+"""Lists for people: pages of runs, what waits for an answer, and where the fleet stands.
 
 Pages go by keyset: a cursor names the place of a row, so nothing shifts while rows are added.
 Every page says the ledger's head and the instant it was made at.
@@ -34,7 +34,7 @@ def runs_page(
     after: str | None = None,
     limit: int = 50,
 ) -> dict[str, Any]:
-    """Return a page of runs, newest first. `before` and `after` are cursors of another page.
+    """Return a page of runs for people, newest first. `before`, `after` are other pages' cursors.
 
     Raises BadCommand for a cursor, a limit or a state that is none.
     """
@@ -103,7 +103,7 @@ def inbox(
 
 
 def hold_item(record: StoreReader, row: ActionRow, now_us: int) -> dict[str, Any]:
-    """Return all that a person needs to answer a hold. Ages are microseconds.
+    """Return a hold as an item of the inbox, with all that an answer needs. Ages are microseconds.
 
     `about` is what its event says, by the display of its type; `shown_digest` names all of this,
     and an approval is for it.
@@ -152,7 +152,7 @@ def hold_item(record: StoreReader, row: ActionRow, now_us: int) -> dict[str, Any
 
 
 def status(record: StoreReader, now_us: int) -> dict[str, Any]:
-    """Return where the fleet stands: what is live, what is stopped, and counts per agent."""
+    """Return where the fleet stands by the record: what is live or stopped, counts per agent."""
     number, digest = record.policy.live_revision()
     accepted, nobody = record.tables.event_counts()
     counts, would = record.tables.counts(), record.tables.would()

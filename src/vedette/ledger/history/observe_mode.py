@@ -1,4 +1,4 @@
-"""What agents in observe or ask would have done, and how often people agree with them.
+"""Observe mode: what agents in observe or ask would have done, and how often people agree.
 
 An agent earns act by being looked at. Counted are the last decision of each action that a mode
 kept from being done, and what people said: `correct RUN --right` or a label, answers to holds,
@@ -34,7 +34,7 @@ _MOST = 100_000
 
 
 def wilson_interval(right: int, of: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927, score interval); (0, 1) of nothing."""
+    """Return the 95 % interval of an agreement (Wilson 1927, score interval); (0, 1) of nothing."""
     if of == 0:
         return 0.0, 1.0
     share, z2 = right / of, _Z * _Z
@@ -44,7 +44,7 @@ def wilson_interval(right: int, of: int) -> tuple[float, float]:
 
 
 def reviews_needed(right: int, of: int) -> int | None:
-    """Return how many more, all agreed with, earn act: 0 for earned, None for out of reach."""
+    """Return how many more reviews, all agreeing, earn act: 0 for earned, None for out of reach."""
     for more in range(_MOST):
         if wilson_interval(right + more, of + more)[0] * 1000 >= EARNED_MILLI:
             return more
@@ -66,7 +66,7 @@ EntryLookup = Callable[[int], tuple[int, bytes, bytes | None] | None]
 
 
 class ObserveModeCounts(Struct):
-    """Counts the entries of a window, in order.
+    """Counts what entries of a time window say of agents in observe or ask, in order.
 
     `entry` finds the entries before `first`, the first one taken: an undo may be answered, or done,
     long after the effect. Without it nothing is known of those.
@@ -213,7 +213,7 @@ def _outcome_counts(count: Mapping[str, int]) -> dict[str, int]:
 
 
 def format_observe_mode(sections: list[dict[str, Any]], safe: Any) -> Iterator[str]:
-    """Yield the lines of a report's section; `safe` makes text fit for a terminal."""
+    """Yield the report's lines on observe mode; `safe` makes text fit for a terminal."""
     if not sections:
         yield "  no agent observed or asked"
     for one in sections:

@@ -1,4 +1,4 @@
-"""The policy's past: every revision with who made it live and why, and how two bundles differ."""
+"""Policy history: every revision with who made it live and why, and how two bundles differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_END = "\\ No newline at end of file"
 
 
 def history(record: StoreReader) -> list[dict[str, Any]]:
-    """Return every revision, newest first.
+    """Return the policy's history in the record: every revision, newest first.
 
     What the entry told is None where the entry is archived; the reason is None where it was erased.
     """
@@ -61,7 +61,7 @@ class Difference(Struct, frozen=True):
 def differences(
     old: Mapping[str, bytes], new: Mapping[str, bytes], names: tuple[str, str]
 ) -> list[Difference]:
-    """Return the files that were added, removed and changed, by path. `names` tell the two."""
+    """Return how two bundles of the policy's history differ, file by file. `names` tell the two."""
     found = []
     for path in sorted(old.keys() | new.keys()):
         before, after = old.get(path), new.get(path)

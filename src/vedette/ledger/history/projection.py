@@ -1,4 +1,4 @@
-"""The read side: small tables that are a function of the ledger's entries alone, in their order.
+"""Projection: small tables that are a function of the ledger's entries alone, in their order.
 
 A row has a name, an id, the seq of the entry that changed it last, a number to sort it by that
 never changes, and data. A row that says what is open is deleted when it ends, so the tables stay
@@ -43,7 +43,7 @@ OPEN_HOLDS = ("open", "approved")
 
 
 class ProjectionRow:
-    """One row. `stored` says that the tables may have it already."""
+    """One row of the projection. `stored` says that the tables may have it already."""
 
     __slots__ = ("data", "sort", "stored", "version")
 
@@ -52,7 +52,7 @@ class ProjectionRow:
 
 
 class MinuteCounter:
-    """Where an agent's entries of one minute are counted."""
+    """Where the projection counts an agent's entries of one minute."""
 
     __slots__ = ("agent", "at_us", "counts", "kinds", "minute", "row", "seq")
 
@@ -71,7 +71,7 @@ class MinuteCounter:
 
 
 def bucket(micros: int) -> str:
-    """Return the name of a latency's bucket: the octave, and the quarter of it, from below."""
+    """Return the projection's bucket of a latency: the octave, and the quarter of it from below."""
     micros = max(micros, 1)
     octave = micros.bit_length() - 1
     quarter = ((micros << 2) >> octave) & 3
@@ -79,7 +79,7 @@ def bucket(micros: int) -> str:
 
 
 def add(table: State, name: str, amount: int) -> None:
-    """Add to a number that is absent when it is 0."""
+    """Add to a number in a row of the projection, which is absent when it is 0."""
     number = table.get(name, 0) + amount
     if number:
         table[name] = number
@@ -88,7 +88,7 @@ def add(table: State, name: str, amount: int) -> None:
 
 
 class Projection:
-    """Folds entries into rows.
+    """Folds the ledger's entries into rows, which lists and counts are read from.
 
     `fetch` gives a row as it is stored, or None; `earlier_entries` the entries of a run before a
     seq. `rows` are those in memory, `changed_keys` those that differ from what is stored;
@@ -430,7 +430,7 @@ _HANDLERS: Mapping[str, Callable[[Projection, int, int, Mapping[str, Any]], None
 
 
 def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
-    """Return all rows that entries come to, from the first entry on."""
+    """Return all rows of the projection that entries come to, from the ledger's first entry on."""
     view = Projection()
     view.add_entries(entries)
     first = view.first_minute
@@ -438,7 +438,7 @@ def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
 
 
 def to_ledger_entry(seq: int, entry: Mapping[str, Any]) -> LedgerEntry:
-    """Return a stored entry as the fold takes it."""
+    """Return a stored entry as the projection takes it."""
     run, n, about = entry.get("run"), entry.get("n", 0), entry.get("about")
     return seq, entry["at"], entry["kind"], run, n, about, entry
 
@@ -447,7 +447,7 @@ def to_ledger_entry(seq: int, entry: Mapping[str, Any]) -> LedgerEntry:
 
 
 def apply_entry(action: State, kind: str, fields: Fields, at_us: int) -> None:
-    """Change an action's state as an entry about it tells.
+    """Change an action's state in the projection as an entry about it tells.
 
     `action` has `decided`, `rule`, `hold`, `wait`, `until`, `effect`, as far as they are known;
     `asked` is when its hold was opened and `begun` when its effect was intended, in microseconds.
@@ -473,7 +473,7 @@ def apply_entry(action: State, kind: str, fields: Fields, at_us: int) -> None:
 
 
 def is_final(action: State) -> bool:
-    """Say whether nothing more will happen to an action."""
+    """Say whether an action's state in the projection is final: nothing more will happen to it."""
     effect = action.get("effect")
     if effect is not None:
         return effect not in OPEN_STATES
@@ -481,14 +481,14 @@ def is_final(action: State) -> bool:
 
 
 def dead_letter(action: State) -> None:
-    """Deny what is open of an action whose run became a dead letter."""
+    """Deny in the projection what is open of an action whose run became a dead letter."""
     if action.get("hold") in ("open", "approved", "released"):
         action["hold"] = "denied"
     _deny(action, "run.dead")
 
 
 def reopen_action(action: State) -> None:
-    """Undo `dead_letter` of an action: a person had its run redriven."""
+    """Undo `dead_letter` of an action in the projection: a person had its run redriven."""
     if action.get("rule") != "run.dead":
         return
     if action.get("hold") == "denied":
@@ -501,7 +501,7 @@ def reopen_action(action: State) -> None:
 
 
 def recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
-    """Count an action by the states it has now, no longer by what was decided, hold and effect."""
+    """Count an action in a row of the projection by its states now, no longer by those `before`."""
     decided, hold, effect = before
     if (now := action.get("decided")) != decided:
         _move_count(counts, "decided.", decided, now)

@@ -1,4 +1,4 @@
-"""What an id, or a unique beginning of one, names in the record."""
+"""A reader's ids: what an id, or a unique beginning of one, names in the record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _prefer_run(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
 
 
 def resolve(record: StoreReader, text: str) -> tuple[Kind, str]:
-    """Return what an id or a unique beginning of one names: its kind and the full id.
+    """Return what an id or a unique beginning of one names in the record: its kind and the full id.
 
     Raises NotFound if it names nothing, BadCommand if more than one thing (the message lists them).
     """
@@ -77,5 +77,5 @@ def _find_named(record: StoreReader, prefix: str, rest: str) -> list[tuple[Kind,
 
 
 def to_action_id(name: str) -> str:
-    """Return the id of the action behind an action's, a hold's or an effect's id."""
+    """Return the id of the action that a reader means by the id of it, its hold or its effect."""
     return "act_" + name.partition("_")[2]

@@ -55,7 +55,7 @@ class AgentTimeline(Struct):
 
 
 class Reconstruction(Struct):
-    """The fleet's work in a window. `intents` are the histories of actions, by their ids.
+    """The fleet's work in a window, rebuilt from the ledger; `intents` are histories by action id.
 
     `events` are those that the window's runs belong to. `truncated_runs` are runs whose beginning
     is not in the record (it was archived): what is told of them is not complete.

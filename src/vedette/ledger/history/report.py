@@ -35,7 +35,7 @@ def report(
     seed: str | None = None,
     agent: str | None = None,
 ) -> dict[str, Any]:
-    """Return the report from `since_us` until before `until_us` (microseconds, UTC).
+    """Return the report on the entries from `since_us` until before `until_us` (microseconds, UTC).
 
     The actions to check are drawn by `seed`; the default is the fleet's name and the last day, so
     that whoever makes the same report again is shown the same ones. With `agent` the section on
@@ -85,7 +85,7 @@ def report(
 
 
 def release_changes(record: EntryLog, since_us: int, until_us: int) -> list[dict[str, Any]]:
-    """Return the starts at which an agent was another, new or gone."""
+    """Return the starts on record at which an agent's release was another, new or gone."""
     before: dict[str, str] | None = None
     changed = []
     for seq, raw, _, _ in record.walk(("fleet.loaded",)):
@@ -100,7 +100,7 @@ def release_changes(record: EntryLog, since_us: int, until_us: int) -> list[dict
 
 
 def live_bundle(record: EntryLog, until_us: int) -> str | None:
-    """Return the digest of the bundle that was live at the end."""
+    """Return the digest of the bundle that was live at the end of a report, as entries tell."""
     live = None
     for _, raw, _, _ in record.walk(("policy.published",)):
         entry = parse_fields(raw)
@@ -110,7 +110,7 @@ def live_bundle(record: EntryLog, until_us: int) -> str | None:
 
 
 def rule_hits(record: StoreReader, bundle: str | None, hits: Counter[str]) -> dict[str, Any]:
-    """Return which rules spoke, how often, and which of the live bundle never did."""
+    """Return for the report which rules spoke, how often, and which live ones never did."""
     files = record.policy.bundle_files(bundle) if bundle else None
     known = rules_of(files or {})
     return {

@@ -46,7 +46,7 @@ def event_of(record: StoreReader, entries: Sequence[EntryView]) -> EntryView | N
 
 
 def about_event(record: StoreReader, accepted: EntryView | None) -> dict[str, Any]:
-    """Return what people are shown of an event, with its `display`; `erased` if it is gone.
+    """Return what people are shown of a recorded event, with its `display`; `erased` if it is gone.
 
     With `readers`, who may read it, where not everybody may.
     """
@@ -59,13 +59,13 @@ def about_event(record: StoreReader, accepted: EntryView | None) -> dict[str, An
 
 
 def about_run(record: StoreReader, run: str) -> dict[str, Any]:
-    """Return what people are shown of the event of a run."""
+    """Return what people are shown of the event of a run, which the run's entries name."""
     entries = [read_entry(*row) for row in record.ledger.entries("run", run, 1)]
     return about_event(record, event_of(record, entries))
 
 
 def about_id(record: StoreReader, id: str) -> dict[str, Any] | None:
-    """Return what people are shown of the event behind a run, an action, a hold or an effect.
+    """Return what people are shown of the recorded event behind a run, action, hold or effect.
 
     None if the id names none of these.
     """
@@ -83,7 +83,7 @@ def shown_digest(
     item: Mapping[str, Any],
     history: ActionHistory,
 ) -> str:
-    """Return the digest (SHA-256, hexadecimal) of all that an answer to a hold is for.
+    """Return the digest (SHA-256, hexadecimal) of all that the record shows people of a hold.
 
     `item` is what is shown of it: display, arguments with their origins, rule, what it waits for
     and whether its effect may have happened. `history` is that of its action: one that is open
@@ -109,7 +109,7 @@ def shown_digest(
 
 
 def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
-    """Raise DisplayMismatch unless `digest` begins the digest of what is shown of a hold now."""
+    """Raise DisplayMismatch unless `digest` begins the `shown_digest` of a hold's review now."""
     hold, mend = item["hold"], f"look at it again: vedette hold {item['hold']}"
     if not DIGEST_PREFIX.fullmatch(digest):
         what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
@@ -122,7 +122,7 @@ def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
 
 
 def refuse_erased(item: Mapping[str, Any]) -> None:
-    """Raise DisplayMismatch for a hold of which nobody can see any more what it is for."""
+    """Raise DisplayMismatch for a hold whose review was erased: nobody can see what it is for."""
     if item["erased"] or item["about"]["erased"]:
         what = f"what hold {item['hold']} is about was erased: nobody can see what they approve"
         raise DisplayMismatch(what, mend="deny it")

@@ -81,5 +81,5 @@ class RunHistory(Struct, frozen=True):
 
 
 def read_run(ledger: LedgerReader, run: str) -> RunHistory:
-    """Return the history of a run."""
+    """Return the history of a run, read from the ledger's entries."""
     return RunHistory(run, tuple(read_entry(*row) for row in ledger.entries("run", run, ENTRIES)))

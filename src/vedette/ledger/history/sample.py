@@ -15,7 +15,7 @@ from vedette.ledger.history.entry_view import DecisionEntry, EntryView, Withdraw
 
 
 class Sample:
-    """Draws `most` of the permitted actions that it is shown."""
+    """Draws `most` of the permitted actions that entries tell of, for the report."""
 
     def __init__(self, seed: str, most: int) -> None:
         self.seed, self.most = seed, most

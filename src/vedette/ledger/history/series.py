@@ -96,7 +96,7 @@ def plot(
     agent: str | None = None,
     most: int = 2000,
 ) -> dict[str, Any]:
-    """Return what a picture of a series needs, recorded from `since_us` until before `until_us`.
+    """Return a recorded series for a plot, from `since_us` until before `until_us`.
 
     Instants are microseconds UTC: those that the events name, or else when they were accepted.
     The judge is that of `agent`, or of whichever agent scored most points. At most `most` points

@@ -40,7 +40,7 @@ class MatchResult(Struct):
 def match(
     reconstruction: Reconstruction, effects: Iterable[tuple[str, str]], targets: Iterable[str] = ()
 ) -> MatchResult:
-    """Match what a target says happened to it, as (tool, key) each, to intents.
+    """Match what a target says happened to it, as (tool, key) each, to the ledger's intents.
 
     `targets` are the tools whose target this is: only they can have phantoms. Default: all tools
     that the record names.

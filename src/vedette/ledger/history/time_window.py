@@ -20,7 +20,7 @@ _ALL = 1_000_000
 
 
 class Window(Struct, frozen=True):
-    """From `since_us` until before `until_us` (microseconds, UTC); entries from `first` on."""
+    """A time window of the ledger, `since_us` until before `until_us` (µs), from entry `first`."""
 
     since_us: int
     until_us: int
@@ -36,7 +36,7 @@ class Window(Struct, frozen=True):
 
 
 def find_window(record: EntryLog, since_us: int, until_us: int) -> Window:
-    """Find where a window begins.
+    """Return the time window of the ledger between two instants, with its first entry.
 
     Entries stand in the order of their commits. Where a clock was set back in between, the window
     begins at one of the places where time passes `since_us`.
@@ -61,7 +61,7 @@ def find_window(record: EntryLog, since_us: int, until_us: int) -> Window:
 
 
 def runs_before(record: EntryLog, part: Window) -> dict[str, int]:
-    """Return the runs that reach into a window from before it, each with its event's place."""
+    """Return the runs that reach into a time window from before it, each with its event's entry."""
     seen: set[str] = set()
     before: dict[str, int] = {}
     for _, raw, _, _ in part.walk(record):
@@ -103,7 +103,7 @@ def earlier_entries(record: EntryLog, part: Window, runs: dict[str, int]) -> Ite
 
 
 def read_instant(raw: bytes) -> int:
-    """Return the instant of a stored entry, in microseconds; 0 if it has none.
+    """Return the instant of a ledger entry's bytes, in microseconds; 0 if it has none.
 
     Keys are sorted and "at" is the first or among the first, so this need not parse the whole.
     """
@@ -116,7 +116,7 @@ def read_instant(raw: bytes) -> int:
 
 
 def parse_fields(raw: bytes) -> dict[str, Any]:
-    """Return the fields of a stored entry; none if it is not one (`verify` says so)."""
+    """Return the fields of a ledger entry's bytes; none if it is no entry (`verify` says so)."""
     try:
         value = orjson.loads(raw)
     except ValueError:

@@ -23,7 +23,7 @@ RUN_ENDS = ("run.closed", "run.dead", "run.dropped")
 
 
 class Span(Struct, frozen=True):
-    """One span: ids in lower-case hex, times in microseconds UTC. `failed` is its status.
+    """One span that entries tell: ids in lower-case hex, times in µs UTC. `failed` is its status.
 
     `link` is the (trace, span) of the sender's own trace, where the event named one.
     """
@@ -41,14 +41,14 @@ class Span(Struct, frozen=True):
 
 
 def is_sampled(run: str, share: float) -> bool:
-    """Say whether the event of a run is among the traced share; the same for all its runs."""
+    """Say whether the trace of a run's event is in the sampled share; the same for all its runs."""
     return int(trace_id(run)[:8], 16) < share * 0x1_0000_0000
 
 
 def spans(
     accepted: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], traceparent: str | None
 ) -> list[Span]:
-    """Return the spans of one ended run: its event's, its own, and one for each step of the way.
+    """Return the spans that an ended run's entries come to: its event's, its own, and each step's.
 
     `accepted` and `entries` (the run's, in order) are parsed entries; `traceparent` is the W3C
     attribute of that name that the event came with, if any.
@@ -88,7 +88,7 @@ def spans(
 
 
 def event_span_key(accepted: Mapping[str, Any]) -> str:
-    """Return what the span id of an event is made of."""
+    """Return what an event's span id in its trace is made of: its id, else the entry's seq."""
     return str(accepted.get("event") or f"seq {accepted['seq']}")
 
 

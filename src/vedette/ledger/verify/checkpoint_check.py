@@ -1,4 +1,4 @@
-"""Signed checkpoints against the entries, and against each other.
+"""Checkpoint checks: signed ones are held against the entries, and against each other.
 
 A note is believed once the key in force at its size has signed it; which key that was, the
 entries say (`vedette.ledger.key_history`). A checkpoint that differs from the entries is a fork, a
@@ -41,7 +41,7 @@ class _CheckpointNote(Struct):
 
 
 class CheckpointResult(Struct):
-    """What the checkpoints came to: see `Report`."""
+    """What the checkpoints of a verification came to: see `Report`."""
 
     agreed_sizes: dict[str, int]
     reach: int
@@ -51,7 +51,7 @@ class CheckpointResult(Struct):
 
 
 class CheckpointChecker(Struct):
-    """The checkpoints of one verification."""
+    """Holds the signed checkpoints of one verification against the ledger's entries."""
 
     verifier_key: str
     origin: str | None

@@ -20,13 +20,13 @@ _STRICT = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 
 class BodyLookup(Protocol):
-    """Where bodies are looked up, by hex digest: a dict, or a store behind the same `get`."""
+    """Where a verification looks bodies up, by hex digest: a dict, or a store with such a `get`."""
 
     def get(self, digest: str, /) -> tuple[bytes, bytes] | None: ...
 
 
 class EntryChecker:
-    """Reads entry after entry; keeps what later entries, and the checkpoints, are compared with.
+    """Verifies entry after entry; keeps what later ones, and the checkpoints, are compared with.
 
     `prefix_size` is the size of an archived beginning: a run or a cause may reach back into it.
     """
@@ -127,7 +127,7 @@ class EntryChecker:
 
 
 def canonical_object(raw: bytes) -> dict[str, Any] | None:
-    """Return the JSON object whose canonical bytes `raw` is; None if it is of none."""
+    """Return the JSON object of an entry whose canonical bytes `raw` is; None if it is of none."""
     try:
         value = orjson.loads(raw)
         if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What can be wrong with a ledger, and the findings of one verification."""
+"""Findings of a verification, and what can be wrong with a ledger."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RecordedLoss(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """What was verified and what was found.
+    """The report of a ledger's verification: what was verified and what was found.
 
     `size` and `root` are the head as recomputed; `signed` and `witnessed` the largest sizes up
     to which a checkpoint of the store's list, or of the witness's, agrees with the entries.
@@ -108,7 +108,7 @@ class Report(Struct, frozen=True):
 
 
 class Findings(Struct):
-    """The findings so far: all counted, but only the first `limit` of each code kept, because
+    """The findings of a verification: all counted, but of each code only the first `limit` kept, as
     deleting one early entry can make every later one wrong.
     """
 
@@ -124,6 +124,6 @@ class Findings(Struct):
 
 
 def format_value(value: Any) -> str:
-    """Show a value that a forger may have chosen: short, and without terminal controls."""
+    """Show a value out of an entry, which a forger may have chosen: short, no terminal controls."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -63,7 +63,7 @@ class _FileLock:
 
 
 class SqliteBank(CandidateStore):
-    """Fits `ports.BankStore`. One connection behind a lock; any thread may call.
+    """The memory banks as `ports.BankStore`: one SQLite connection behind a lock, for any thread.
 
     Every method raises StoreFailed where the disk refuses something.
     """

@@ -1,4 +1,4 @@
-"""The curated part of a bank: what people promoted, rejected and took back.
+"""The curated part of a memory bank: what people promoted, rejected and took back.
 
 Where a memory stands is what the ledger says; this brings the tables to it. A memory is recalled
 if it stands in a reviewed file or was promoted, nobody took it back, and no memory that is recalled
@@ -34,7 +34,7 @@ _DAY_US = 86_400 * MICROS
 
 
 class CandidateStore:
-    """Part of `SqliteBank`, which has the connection, the lock and the postings."""
+    """The candidates' part of `SqliteBank`, which has the connection, the lock and the postings."""
 
     _db: apsw.Connection
     _lock: Any
@@ -322,13 +322,13 @@ class CandidateStore:
 
 
 def is_older(db: apsw.Connection) -> bool:
-    """Say whether a file lacks what the present format has; one that is new does not."""
+    """Say whether a bank's file lacks columns of the present format; one that is new does not."""
     names = {row[1] for row in db.execute("PRAGMA table_info(candidate)")}
     return bool(names) and not names.issuperset(_MIGRATION)
 
 
 def migrate(db: apsw.Connection) -> None:
-    """Add to a file of before what the present format has; what it holds stays."""
+    """Add the columns of the present format to an older bank's file; what it holds stays."""
     names = {row[1] for row in db.execute("PRAGMA table_info(candidate)")}
     for name, kind in _MIGRATION.items():
         if name not in names:
@@ -336,7 +336,7 @@ def migrate(db: apsw.Connection) -> None:
 
 
 def learned_memory(candidate: Candidate, by: str, at_us: int, ends_us: int) -> Memory:
-    """Return the memory that a candidate is, by whoever had it recalled last and when.
+    """Return the memory that a bank makes of a candidate, by whoever had it recalled last and when.
 
     From `ends_us` on its bank does not keep it (0: always).
     """

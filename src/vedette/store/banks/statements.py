@@ -1,4 +1,4 @@
-"""The statements of the memory banks: tables, and the ranking."""
+"""The SQL statements of the memory banks: tables, and the ranking."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NOT_EXPIRED = "(expires_us = 0 OR expires_us > :now)"
 
 @cache
 def ranking_query(terms: int, topics: int) -> str:
-    """Return the statement that ranks by BM25. Scores are rounded so that equal ones tie.
+    """Return the SQL that ranks a bank's memories by BM25, rounded so that equal scores tie.
 
     The common table is materialised and comes first in a CROSS JOIN: with the planner's own
     choice the same ranking took seven times as long.

@@ -1,4 +1,4 @@
-"""The terms of a text: words of any script, stemmed as English."""
+"""The terms by which a memory bank indexes a text: words of any script, stemmed as English."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]")
 
 
 def indexed_text(memory: Memory) -> str:
-    """Return what of a memory is searched: its text, its label and its topics."""
+    """Return the text by which a bank indexes a memory: its text, its label and its topics."""
     return " ".join((memory.text, memory.label or "", *memory.topics))
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words of a text in any script; of scripts without spaces, pairs of characters."""
+    """Yield a text's words for a bank's index; of scripts without spaces, pairs of characters."""
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     for found in _WORD.finditer(plain.casefold()):
         word = found[0]
@@ -47,12 +47,12 @@ def words(text: str) -> Iterator[str]:
 
 
 def terms(text: str) -> Iterator[str]:
-    """Yield the terms of a text as they are listed: stemmed words, repeats included."""
+    """Yield the terms of a text as a bank's index lists them: stemmed words, repeats included."""
     return (_stem(word) for word in words(text) if len(word) < 64)
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the first distinct terms of a query, without function words unless it has no other."""
+    """Return the first distinct terms of a bank's query; function words only if it has no other."""
     found: dict[str, None] = {}
     function: dict[str, None] = {}
     for word in words(text):
@@ -79,7 +79,7 @@ def _stemmer() -> Any:
 
 
 def stemmer_version() -> str:
-    """Return the vendor's version. Raises PackageNotFoundError if it is not installed."""
+    """Return the version of the banks' stemmer. Raises PackageNotFoundError if it is absent."""
     vendor = importlib.util.find_spec("snowballstemmer")
     for place in (vendor.submodule_search_locations or ()) if vendor else ():
         # Beside the package, as long as there is one; asking for it by name loads 40 modules.

@@ -242,7 +242,7 @@ def _write_worker_name(path: Path, name: str) -> None:
 
 
 def has_store(url: str) -> bool:
-    """Say whether there is a store in a database. Raises Unavailable if there is no server."""
+    """Say whether a PostgreSQL database has a store. Raises Unavailable if there is no server."""
     database = PostgresDatabase(url, name="vedette looking", hold_ms=0)
     try:
         return has_schema(database)
@@ -251,7 +251,7 @@ def has_store(url: str) -> bool:
 
 
 class PostgresReader(StoreReader):
-    """A store opened to read only, beside running workers or with none."""
+    """A PostgreSQL store opened to read only, beside running workers or with none."""
 
     def __init__(self, url: str) -> None:
         database = PostgresDatabase(url, name="vedette reading", hold_ms=0)

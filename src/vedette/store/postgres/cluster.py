@@ -1,4 +1,4 @@
-"""This worker among those that share the database: its leases, and what the others committed."""
+"""The worker among those that share a PostgreSQL store: its leases, and what others committed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AGENTS_PREFIX = "agents:"
 
 
 class LeasedFences(Fences):
-    """Of a worker that holds some of the shards, as of the group's transaction."""
+    """The fences of a worker that holds some of the shards, as of the group's transaction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LeasedFences(Fences):
 
 
 class WorkerHooks(CommitHooks):
-    """What the other workers have done, as a group sees it once it has the fleet's lock.
+    """The commit hooks by which a group with the fleet's lock sees what other workers have done.
 
     `uncertain_groups` counts groups that may stand though nobody was told, `foreign_groups` those
     that found something committed by others; `is_shared` says whether there were other workers.
@@ -97,7 +97,7 @@ class WorkerHooks(CommitHooks):
 
 
 class LeasedCluster:
-    """Fits `ports.cluster.Cluster`."""
+    """The worker of a shared PostgreSQL store by its leases; fits `ports.cluster.Cluster`."""
 
     multi_worker = True
 
@@ -191,7 +191,7 @@ class LeasedCluster:
 
 
 def leased_runs(leases: Leases) -> tuple[str, list[int]]:
-    """Return a condition on `r.shard` for the runs whose keys are leased, with its values."""
+    """Return an SQL condition on `r.shard` for the runs whose keys are leased, with its values."""
     shards = sorted(leases.epochs.keys() - leases.drain_shards)
     if len(shards) == SHARDS:
         return "", []

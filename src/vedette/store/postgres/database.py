@@ -75,7 +75,7 @@ _INSTANCE = (
 
 
 def read_instance(ask: Callable[[str, Sequence[Any]], list[Row]]) -> str:
-    """Return which database of which cluster answers, on which timeline of its history.
+    """Return which PostgreSQL database of which cluster answers, on which timeline of its history.
 
     Raises Unavailable for a standby, BadStore for a server that does not tell.
     """
@@ -97,7 +97,7 @@ def read_instance(ask: Callable[[str, Sequence[Any]], list[Row]]) -> str:
 
 
 class PostgresDatabase:
-    """One connection; used by one thread at a time.
+    """The store's PostgreSQL connection; used by one thread at a time.
 
     `hold_ms` bounds how long a transaction may wait for its client, `statement_ms` how long one
     statement may take (0: no bound). With `patience_s` a query outside of a transaction outlasts a
@@ -438,7 +438,7 @@ class PostgresDatabase:
 
 @contextmanager
 def translate_server_errors() -> Iterator[None]:
-    """Raise Unavailable in the place of the driver's own error for a server that goes away."""
+    """Raise Unavailable for the driver's own error if a PostgreSQL server goes away."""
     try:
         yield
     except _lost_errors() as error:

@@ -1,4 +1,4 @@
-"""Statements in the server's words, and values written into them."""
+"""SQL statements in PostgreSQL's words, and values written into them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @cache
 def number_placeholders(sql: str) -> bytes:
-    """Return a statement in the server's words: `$1`, `$2`, … for `?`, and eight-byte numbers."""
+    """Return SQL in PostgreSQL's words: `$1`, `$2`, … for `?`, and eight-byte numbers."""
     parts = sql.replace(" AS INTEGER)", " AS BIGINT)").split("?")
     text = parts[0] + "".join(f"${at}{part}" for at, part in enumerate(parts[1:], start=1))
     return text.encode()
 
 
 def literal(value: Any) -> str:
-    """Return a value as SQL text. Strings conform to the standard here (`_SETTINGS`).
+    """Return a value as SQL text; PostgreSQL's strings conform to the standard here (`_SETTINGS`).
 
     Raises psycopg.DataError for text that the server cannot hold.
     """
@@ -45,6 +45,6 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 def render_statements(sql: str, rows: Sequence[Sequence[Any]]) -> str:
-    """Return a statement as text, once for each row of values."""
+    """Return an SQL statement as text, once for each row of values."""
     parts = sql.split("?")
     return ";".join(parts[0] + "".join(map(add, map(literal, row), parts[1:])) for row in rows)

@@ -1,4 +1,4 @@
-"""Leases: which keys this worker may handle, for how long, and what the other workers know.
+"""Leases of shards: which keys this worker may handle, how long, and what the other workers know.
 
 The keys of a fleet fall into 64 shards. A worker shows that it lives by moving its `beat`; a lease
 lasts as long as its holder lives. No clock is compared with another: whoever sees a beat stand
@@ -34,7 +34,7 @@ _PEERS = "SELECT id, life, beat, policy_rev, stop_epoch FROM worker WHERE id<>?"
 
 
 class Leases:
-    """This worker's leases. `start` takes what is free; `close` gives all of it back.
+    """This worker's leases of shards. `start` takes what is free; `close` gives all of it back.
 
     Everything is read from the event loop and the writer's thread, and written by this object's
     thread alone, by replacing whole values. `rev` grows whenever the set of shards changed,

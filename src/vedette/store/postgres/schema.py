@@ -40,7 +40,7 @@ def shard_of(agent: str, key: str) -> int:
 
 
 def translate_tables(tables: str) -> str:
-    """Return the shared tables in PostgreSQL's words."""
+    """Return the store's shared tables in PostgreSQL's words."""
     text = re.sub(r"\) STRICT(, WITHOUT ROWID)?", ")", tables)
     text = re.sub(r"\bINTEGER\b", "BIGINT", text)
     text = re.sub(r"\bBLOB\b", "BYTEA", text)
@@ -48,7 +48,7 @@ def translate_tables(tables: str) -> str:
 
 
 def create_tables(database: PostgresDatabase) -> None:
-    """Create the tables if there are none. Raises BadStore for another schema, or another encoding.
+    """Create the store's tables on PostgreSQL, or raise BadStore for another schema or encoding.
 
     Workers that start together wait for one another here.
     """
@@ -91,7 +91,7 @@ def _refuse_schema(found: int) -> NoReturn:
 
 
 def has_schema(database: PostgresDatabase) -> bool:
-    """Say whether the tables are there."""
+    """Say whether a PostgreSQL database has the store's tables."""
     return _schema(database) is not None
 
 

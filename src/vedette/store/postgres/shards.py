@@ -1,4 +1,4 @@
-"""Who gets which shards: arithmetic over what a worker sees of the others. No I/O, no clock."""
+"""Shards as workers share them: arithmetic over what one sees of the others. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vedette.store.postgres.schema import SHARDS
 
 
 class Peer(Struct, frozen=True):
-    """What is seen of another worker. `since` is when its beat was first seen as it is now, in
+    """A worker that shares the shards, as seen. `since` is when its beat was first seen as now, in
     microseconds of the watcher's own monotonic clock.
     """
 
@@ -25,7 +25,7 @@ class Peer(Struct, frozen=True):
 def update_peers(
     before: Mapping[str, Peer], rows: Iterable[tuple[str, int, int, int, int]], now: int
 ) -> dict[str, Peer]:
-    """Return the peers as just read, each with the instant since which its beat stands still."""
+    """Return the peers as just read from the store, each with since when its beat stands still."""
     peers = {}
     for name, life, beat, policy_rev, stop_epoch in rows:
         peer = Peer(life, beat, policy_rev, stop_epoch, now)
@@ -37,7 +37,7 @@ def update_peers(
 
 
 def silent_peers(peers: Mapping[str, Peer], now: int, patience: int) -> dict[str, Peer]:
-    """Return the peers whose beat has not moved for `patience` microseconds."""
+    """Return the peers whose beat in the store has not moved for `patience` microseconds."""
     return {name: peer for name, peer in peers.items() if now - peer.since >= patience}
 
 

@@ -1,1 +1,1 @@
-"""What people look at, as tables: a function of the entries alone."""
+"""The read tables of a store, which people look at: a function of the entries alone."""

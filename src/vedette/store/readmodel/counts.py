@@ -1,4 +1,4 @@
-"""Reading the read tables: counts, lists and what is open, never a count over the record itself."""
+"""The read tables read: counts, lists and what is open, never a count over the record itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vedette.store.readmodel.tables import find_wrong_rows
 
 
 class TableReader:
-    """Fits `ports.store.TableReader`."""
+    """The reader of a store's read tables. Fits `ports.store.TableReader`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -28,7 +28,7 @@ _MAX_RANGES = 64
 
 
 class IndexRange(Struct, frozen=True):
-    """Some entries that lie in order in one index, from the entry `low` on."""
+    """Some entries that lie in order in one index of a table, from the entry `low` on."""
 
     where: str
     values: tuple[Any, ...] = ()
@@ -37,7 +37,7 @@ class IndexRange(Struct, frozen=True):
 
 
 class EntryPages:
-    """See `ports.ledger_reader.LedgerReader.entries_page` and `latest_entries`."""
+    """Pages of entries by an SQL index, for `LedgerReader.entries_page` and `latest_entries`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -41,7 +41,7 @@ _ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
 
 
 class ReadTables:
-    """Keeps the read tables of one writer. Only for who writes the group, in its transaction."""
+    """The read tables of one writer. Only for who writes the group, in its transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -123,7 +123,7 @@ class ReadTables:
 
 
 def rebuild_rows(database: Database) -> dict[Key, ProjectionRow]:
-    """Return the rows that a store's entries come to. Raises BadCommand if some are archived."""
+    """Return the read tables' rows as a store's entries make them, or raise BadCommand."""
     first = database.rows("SELECT COALESCE(MIN(seq), 1) FROM entry")[0][0]
     if first != 1:
         raise BadCommand(
@@ -134,12 +134,12 @@ def rebuild_rows(database: Database) -> dict[Key, ProjectionRow]:
 
 
 def find_wrong_rows(database: Database) -> list[Key]:
-    """Return the rows that are not, byte by byte, what the entries come to. Raises BadCommand."""
+    """Return the read tables' rows that entries contradict in any byte. Raises BadCommand."""
     return sorted({(name, id) for name, id, _, _, _ in find_differences(database)})
 
 
 def find_differences(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
-    """Yield (name, id, column, says, should say) of rows that are not what the entries come to.
+    """Yield (name, id, column, says, should say) where read tables and entries differ.
 
     The column is * for a row that is missing, or that nothing tells of. Raises BadCommand.
     """

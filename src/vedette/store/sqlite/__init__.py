@@ -37,7 +37,7 @@ SCRUB_WAIT_MS = 1000
 
 
 class FileHooks(CommitHooks):
-    """What the file needs around a group: its log cut after an erasure, and room on a full disk."""
+    """The commit hooks of a SQLite file: its log cut after an erasure, and room on a full disk."""
 
     inline_limit = 16
 
@@ -161,7 +161,7 @@ def migration_remark(copy: Path) -> str:
 
 
 class SqliteReader(StoreReader):
-    """A store opened to read only, beside a running fleet or with none.
+    """A SQLite store opened to read only, beside a running fleet or with none.
 
     Raises BadStore if there is none, StoreFailed where the disk refused something.
     """

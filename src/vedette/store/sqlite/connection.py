@@ -1,4 +1,4 @@
-"""Opens the store's file: its pragmas, and tables of this program's schema."""
+"""The connection to a store's SQLite file: its pragmas, and tables of this program's schema."""
 
 from __future__ import annotations
 

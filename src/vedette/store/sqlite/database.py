@@ -24,7 +24,7 @@ BUSY_MS = 10_000
 
 
 class SqliteDatabase:
-    """One connection. See `vedette.store.dialect.Database`.
+    """One SQLite connection of a store. See `vedette.store.dialect.Database`.
 
     `previous_state` is where the state lies as it was, if the file was just brought to this schema.
     What is asked of one that only `reads` raises StoreFailed where the disk refuses; the writer has

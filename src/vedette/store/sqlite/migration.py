@@ -1,4 +1,4 @@
-"""Bringing a store's file to the schema of this program: forward only, in one transaction.
+"""The migration of a store's file to this program's schema: forward only, in one transaction.
 
 What was there before is copied first (`before`), so that the older program can go on with it.
 
@@ -82,7 +82,7 @@ INSERT INTO policy SELECT number, digest, seq, at FROM old_policy;
 
 
 def migrate_schema(connection: apsw.Connection, path: Path) -> Path | None:
-    """Make the tables of a new file, or bring an older one up; return where it lies as it was.
+    """Make a SQLite store's tables, or migrate an older file; return where it lies as it was.
 
     Raises BadStore for a newer one, and StoreFailed where there is no room for the copy.
     """

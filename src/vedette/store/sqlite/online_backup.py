@@ -1,4 +1,4 @@
-"""A consistent copy of a database file that others may be writing."""
+"""A consistent copy of a SQLite file that others may be writing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vedette.domain.base.fsync import sync
 
 
 def copy_database(source: Path, to: Path) -> None:
-    """Copy a database as of one moment, with what its log holds, into a single new file.
+    """Copy a SQLite file as of one moment, with what its log holds, into a single new file.
 
     By SQLite's online backup in one step, so under one read transaction: writers go on meanwhile
     and what they commit is not in the copy. Durable on return. Raises BadStore, StoreFailed.

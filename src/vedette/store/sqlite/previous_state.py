@@ -1,4 +1,4 @@
-"""The state as it was before a migration: a copy that an older program can go on with.
+"""The store's state from before a migration: a copy that an older program can go on with.
 
 It lies in `before/schema-N` of the state folder: the store, the memory bank and the witness file.
 """
@@ -22,7 +22,7 @@ _NAME = re.compile(r"schema-([0-9]+)")
 
 
 def copy_state(state: Path, schema: int) -> Path:
-    """Copy a state of schema `schema`; return where it lies, durable.
+    """Copy a store's files of schema `schema`; return where the copy lies, durable.
 
     Raises StoreFailed (`no-space`) where the disk has no room for the copy and for a migration,
     which writes every row once more, into the log and into the file; then nothing was changed.

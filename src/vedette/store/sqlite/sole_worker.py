@@ -9,7 +9,7 @@ from vedette.store.write_runs import Fences
 
 
 class SoleWorker:
-    """Fits `ports.cluster.Cluster`."""
+    """The only worker of a SQLite store. Fits `ports.cluster.Cluster`."""
 
     multi_worker = False
     lease_rev = 0

@@ -92,7 +92,7 @@ class MetadataServer:
 
 
 class IamCredentials:
-    """Mints tokens of other service accounts with the right of this machine's own."""
+    """Mints tokens of other Google service accounts with the right of this machine's own."""
 
     def __init__(
         self, metadata: MetadataServer, *, base: str = IAM, timeout_s: float = 10.0

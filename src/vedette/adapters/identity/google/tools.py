@@ -1,4 +1,4 @@
-"""The ToolExecutor port with a token for one call, minted once the call is permitted.
+"""The ToolExecutor port with a Google token for one call, minted once the call is permitted.
 
 A target that says `google_scopes` (an access token) or `google_audience` (an ID token) has its
 tools called with `call.target["token"]`: of the calling agent's own service account, and for those
@@ -29,7 +29,7 @@ MASK = "[token]"
 
 
 class TokenTools:
-    """Performs by `inner`, with tokens where a target asks for one. `account` is by agent."""
+    """The tool executor that gives calls the Google tokens of targets. `account` is by agent."""
 
     def __init__(
         self, inner: ToolExecutor, credentials: IamCredentials, account: Callable[[str], str]

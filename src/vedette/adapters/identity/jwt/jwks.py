@@ -137,7 +137,7 @@ def _is_within(span_us: int, then_us: int | None, now_us: int) -> bool:
 
 
 def is_safe_url(url: str) -> bool:
-    """Say whether what a URL answers is its host's word: https, or on this machine."""
+    """Say whether an issuer's keys may be fetched from a URL: https, or on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -21,12 +21,12 @@ _TYPES = {
 
 
 def is_known_algorithm(name: str) -> bool:
-    """Say whether tokens may be signed with an algorithm at all."""
+    """Say whether JSON Web Tokens may be signed with an algorithm at all."""
     return name in _TYPES
 
 
 def fits(key: Any, algorithm: str) -> bool:
-    """Say whether a key is of the kind that an algorithm needs, and meant for it if it says so."""
+    """Say whether a JWK is of the kind that an algorithm needs, and meant for it if it says so."""
     kind, curve = _TYPES[algorithm]
     if key.key_type != kind or (curve and key.curve_name != curve):
         return False

@@ -1,10 +1,10 @@
-"""Loads what checking a token is made of, so that no first request has the line wait for it."""
+"""Loads the libraries that check a JWT, so that no first request has the line wait for them."""
 
 from __future__ import annotations
 
 
 def preload() -> None:
-    """Import the libraries: half a second of work, so call it in a thread."""
+    """Import what checks a JWT (joserfc): half a second of work, so call it in a thread."""
     import joserfc.jwk
     import joserfc.jws  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Checks a token once and remembers what it says until it expires."""
+"""The verifier of JSON Web Tokens: checks one once, and remembers its claims until it expires."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_NUMERIC_DATE = 2**40
 
 
 class Verifier:
-    """Checks tokens of one issuer (any, if None) for one audience.
+    """The verifier of JSON Web Tokens of one issuer (any, if None) for one audience.
 
     `now_us` is the time, microseconds UTC; `max_life_us` bounds exp - iat; `leeway_us` is how far
     the issuer's clock may be off. `required` are claims without which nothing is taken.

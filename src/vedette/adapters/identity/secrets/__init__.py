@@ -21,7 +21,7 @@ def register_secret_manager() -> None:
 
 
 def with_secrets(tools: ToolExecutor, targets: Mapping[str, Mapping[str, Any]]) -> ToolExecutor:
-    """Return tools that are given the secrets that targets refer to; the same if none does."""
+    """Return an executor that gives tools the secrets targets refer to; the same if none does."""
     from vedette.config.secret_reference import secret_names
 
     if not any(secret_names(table) for table in targets.values()):

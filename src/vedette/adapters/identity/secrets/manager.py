@@ -24,7 +24,7 @@ _BACKOFF_S, _FIRST_BACKOFF_S = 30.0, 2.0
 
 
 class SecretManager:
-    """Reads secrets. A value is asked for again after `max_age_s`.
+    """The reader of Google Secret Manager's secrets; one is asked for again after `max_age_s`.
 
     While the service is away a value that it gave no more than `stale_s` ago is still used; one
     that it refuses is not. Times are monotonic seconds. Safe across threads: nobody waits for

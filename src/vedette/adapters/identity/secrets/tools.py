@@ -23,7 +23,7 @@ from vedette.domain.tool import Tool
 
 
 class SecretTools:
-    """Gives calls their secrets and passes them on."""
+    """The tool executor that gives calls the secrets of their targets, and passes them on."""
 
     def __init__(self, tools: ToolExecutor) -> None:
         self._tools = tools

@@ -1,4 +1,4 @@
-"""Which keys are whose: the issuer's book in the state folder, and the private keys beside it.
+"""The issuer of agents' SPIFFE keys: its book in the state folder, and the private keys beside it.
 
 `identities/issuer.json` is public (ids, public keys, until when, what is revoked); the private keys
 are files of their own that the owner alone may read. The book is replaced as a whole, so whoever
@@ -34,7 +34,7 @@ _BOOK = "issuer.json"
 
 
 class IssuedKey(Struct, frozen=True):
-    """One key of the book: microseconds UTC; `until_us` is when it is dropped, 0 for never."""
+    """A key in the SPIFFE issuer's book: microseconds UTC; dropped at `until_us` if not 0."""
 
     key: str
     agent: str
@@ -44,7 +44,7 @@ class IssuedKey(Struct, frozen=True):
 
 
 class Issuer:
-    """The identities of one fleet, in its state folder. Fits the KeySet port for a verifier."""
+    """The SPIFFE issuer of one fleet, in its state folder. Fits the KeySet port for a verifier."""
 
     def __init__(
         self,

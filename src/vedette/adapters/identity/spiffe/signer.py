@@ -1,4 +1,4 @@
-"""Signs an agent's tokens with its own key: what a worker holds, and all that it holds."""
+"""The signer of an agent's JWT-SVIDs with its own key: all that a worker holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELDS = ("fleet", "agent", "audience", "key")
 
 
 class Signer:
-    """An agent's key. `key` is its private JWK; tokens last `life_us` microseconds."""
+    """The signer of an agent's JWT-SVIDs. `key` is its private JWK; each lasts `life_us`."""
 
     def __init__(
         self, fleet: str, agent: str, audience: str, key: dict[str, Any], *, life_us: int
@@ -78,6 +78,6 @@ class Signer:
 def format_identity(
     fleet: str, agent: str, audience: str, key: dict[str, Any], life_us: int
 ) -> bytes:
-    """Return the content of a worker's identity file."""
+    """Return the content of a worker's identity file, with its agent's private JWK."""
     document = {"format": FORMAT, "fleet": fleet, "agent": agent, "audience": audience}
     return orjson.dumps({**document, "life_us": life_us, "key": key}, option=orjson.OPT_INDENT_2)

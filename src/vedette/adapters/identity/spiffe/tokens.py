@@ -1,4 +1,4 @@
-"""The TokenAuthority port on the embedded issuer."""
+"""The TokenAuthority port on the embedded SPIFFE issuer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a mail is, and by what it is known again: the subject of its event, what tools find it by.
+"""Address of an IMAP mail: where it is, by what it is known again; the subject of its event.
 
 `VALIDITY;UID;SIZE;DIGEST;FOLDER`. The first two name a mail of a folder for good (RFC 3501,
 2.3.1.1), but a move gives it others, and so may a server that renumbers. Then the mail is looked
@@ -38,12 +38,12 @@ class MailAddress(Struct, frozen=True):
 
 
 def mail_digest(raw: bytes) -> str:
-    """Return the digest by which a mail is known, of it or of its beginning."""
+    """Return the digest by which an IMAP mail is known, of it or of its beginning."""
     return sha256_hex(raw[:PREFIX_BYTES])[:_DIGEST]
 
 
 def read_mail_address(text: str) -> MailAddress | None:
-    """Return the address that a text is; None if it is none."""
+    """Return the address of an IMAP mail that a text is; None if it is none."""
     found = _ADDRESS.fullmatch(text)
     if found is None:
         return None

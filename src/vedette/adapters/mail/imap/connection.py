@@ -19,7 +19,7 @@ _MAX_LINE = 16 * 1024 * 1024  # a SEARCH of a million mails is one line
 
 
 class ImapConnection(imaplib.IMAP4):
-    """One connection. Not for two threads at once, but `interrupt`."""
+    """One connection to an IMAP server, not for two threads at once, but `interrupt`."""
 
     def __init__(
         self,

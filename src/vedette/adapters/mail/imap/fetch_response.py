@@ -34,7 +34,7 @@ class Mail(Struct, frozen=True):
 
 
 def mails_of(response: Iterable[Any]) -> dict[int, Mail]:
-    """Return the mails of an answer by UID.
+    """Return the mails of an IMAP server's FETCH response by UID.
 
     A server may say of any mail, at any time, that its flags changed: what says no UID is left out,
     and what is said twice of one mail is put together.

@@ -12,7 +12,7 @@ _WORD = re.compile(r"&([A-Za-z0-9+,]*)-")
 
 
 def quote_name(name: str) -> str:
-    """Return a folder's name as an argument. Raises ValueError for one that no folder can have."""
+    """Return an IMAP folder's name as an argument. Raises ValueError for what none can have."""
     if not name or len(name) > 255 or any(ord(c) < 32 or ord(c) == 127 for c in name):
         raise ValueError(f"{name!r} cannot be a folder's name")
     text = _SHIFTED.sub(lambda found: _shift(found[0]), name)
@@ -20,7 +20,7 @@ def quote_name(name: str) -> str:
 
 
 def decode_name(name: str) -> str:
-    """Return a folder's name as people write it; as it came if it is not well formed."""
+    """Return an IMAP folder's name as people write it; as it came if it is not well formed."""
     try:
         return _WORD.sub(lambda found: _unshift(found[1]), name)
     except ValueError:
@@ -28,7 +28,7 @@ def decode_name(name: str) -> str:
 
 
 def parse_list_line(line: Any) -> str | None:
-    """Return the folder that a line of LIST names; None for one that cannot be opened."""
+    """Return the folder that a line of IMAP's LIST names; None for one that cannot be opened."""
     if isinstance(line, tuple):  # a name with bytes that no quotes take
         head, name = line
         flags = head.partition(b"(")[2].partition(b")")[0]

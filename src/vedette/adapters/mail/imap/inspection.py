@@ -12,7 +12,7 @@ from vedette.adapters.mail.imap.session import MailSession, NoFolder
 async def inspect_mailbox(
     server: Mapping[str, Any], folders: Sequence[str], *, creates: bool | None
 ) -> str:
-    """Log in and look at folders; return what was found.
+    """Log into an IMAP server and look at a mailbox's folders; return what was found.
 
     `creates` says whether a folder that is missing is made when it is needed, None where that
     cannot be chosen. Raises Permanent or Temporary with what a person has to mend.

@@ -1,4 +1,4 @@
-"""Sessions kept for the next call: a login for each would be most of the work, and servers count.
+"""Pool of IMAP sessions, kept for the next call: logins are most of the work, and servers count.
 
 A pool lives in the process that performs an agent's tools. It holds the password no longer than
 the sessions that were opened with it, as the engine gives it to each call.
@@ -58,7 +58,7 @@ def mail_session(target: Mapping[str, Any], *, wait_s: float = 5.0) -> Iterator[
 
 
 def close_all() -> None:
-    """Close all sessions that are free."""
+    """Close all IMAP sessions that are free."""
     with _lock:
         pools = list(_pools.values())
         _pools.clear()

@@ -40,13 +40,13 @@ _FOLDERS = 500  # folders of a mailbox that are looked at
 
 
 class NoFolder(Permanent):
-    """There is no such folder, or it may not be opened."""
+    """There is no such folder on the mail server, or it may not be opened."""
 
     code = "no-such-folder"
 
 
 class OpenFolder(Struct, frozen=True):
-    """A folder as it was when it was opened; `keywords` says that mails keep ones of our own."""
+    """An IMAP folder as it was when opened; `keywords` says that mails keep ones of our own."""
 
     folder: str
     validity: int
@@ -55,7 +55,7 @@ class OpenFolder(Struct, frozen=True):
 
 @dataclass(slots=True)
 class MailSession:
-    """One logged-in connection. Not for two threads at once, but `interrupt`.
+    """One logged-in IMAP connection, not for two threads at once, but `interrupt`.
 
     Every method raises Temporary where the server does not answer, and the session is then of no
     more use (`broken`), and Permanent where the server says no.

@@ -47,11 +47,11 @@ _R = TypeVar("_R")
 
 
 class SourceUnavailable(Exception):
-    """The server did not answer as it should; it is asked again, later each time."""
+    """The IMAP server did not answer as it should; it is asked again, later each time."""
 
 
 class FolderPosition(Struct, frozen=True):
-    """Where a folder is read up to: the mail `last` of the numbering `validity`.
+    """Where an IMAP folder is read up to: the mail `last` of the numbering `validity`.
 
     Of the mails up to the number `until`, which were there when the numbering was first seen, those
     received before `since_us` (microseconds UTC) are none of ours. What has come since always is.

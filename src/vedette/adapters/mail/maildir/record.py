@@ -17,7 +17,7 @@ _INFO = ":2,"
 
 
 def drained_folders(table: Mapping[str, Any]) -> frozenset[str]:
-    """Return the folders that others take mails out of."""
+    """Return the Maildir folders that others take mails out of."""
     named = table.get("emptied", ["Outbox"])
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
         raise BadFleet("emptied is a list of folders", where="target", mend='as ["Outbox"]')
@@ -25,7 +25,7 @@ def drained_folders(table: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_mails(table: Mapping[str, Any], where: str) -> list[Mail]:
-    """Return every mail. Raises Unavailable if there is no Maildir at the path.
+    """Return every mail of a Maildir. Raises Unavailable if there is none at the path.
 
     Read until nothing moved meanwhile, a few times at most: a mail that moves while we read is
     seen in neither folder, or in both.

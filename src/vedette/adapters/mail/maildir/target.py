@@ -12,7 +12,7 @@ from vedette.domain.target_record import TargetRecord
 
 
 class MaildirTarget(MailTarget):
-    """A Maildir."""
+    """The target `maildir`: a mailbox in files that tools act on."""
 
     required = ("path",)
     path_is_folder = True

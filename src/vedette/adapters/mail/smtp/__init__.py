@@ -61,7 +61,7 @@ def send_mail_to_some(
 
 
 async def probe(server: Mapping[str, Any]) -> str:
-    """Connect and log in, send nothing; return what was found.
+    """Log into an SMTP server, send nothing; return what was found.
 
     Raises Permanent or Temporary with what a person has to mend.
     """

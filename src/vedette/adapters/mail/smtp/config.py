@@ -34,7 +34,7 @@ class MailFile(SettingsTable):
 
 
 class MailPlan(Struct, frozen=True):
-    """People who take notices by mail. `server` is the table of the SMTP target."""
+    """People whom the notifier `mail` tells of notices; `server` is the SMTP target's table."""
 
     kind: ClassVar[str] = "mail"
     name: str

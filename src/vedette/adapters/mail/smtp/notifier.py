@@ -16,7 +16,7 @@ from vedette.domain.ports.plugin import (
 
 
 class MailPlugin(NotifierPlugin):
-    """Tells by e-mail."""
+    """The plugin of the notifier `mail`: tells of notices by e-mail over SMTP."""
 
     table = MailFile
 

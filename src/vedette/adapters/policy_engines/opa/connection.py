@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 class OpaUnavailable(Exception):
-    """The server gave no usable answer; `reason` says why, as the metric counts it."""
+    """The OPA server gave no usable answer; `reason` says why, as the metric counts it."""
 
     def __init__(self, reason: FailureReason, what: str) -> None:
         super().__init__(what)
@@ -43,7 +43,7 @@ class OpaUnavailable(Exception):
 
 
 class Answer(Struct, frozen=True):
-    """What the server said: the decision (None: undefined), and under which bundle.
+    """What an OPA server said: the decision (None: undefined), and under which bundle.
 
     `digest` is None if the server does not serve one bundle of ours; `version` is the server's.
     """

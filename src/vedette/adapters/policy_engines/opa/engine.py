@@ -24,7 +24,7 @@ from vedette.domain.ports.reasoner import Metrics
 
 
 class OpaEngine:
-    """Decides under one bundle by a server that serves it. May be used from any thread.
+    """The engine that decides by an OPA server that serves its bundle, from any thread.
 
     `name` says who gave the last answer on this thread: `opa/VERSION server`, or the name of the
     engine behind it. A decision waits for the server until the connection's deadline at most; after

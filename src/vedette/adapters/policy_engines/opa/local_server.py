@@ -1,4 +1,4 @@
-"""A real `opa` of one's own: a server for as long as decisions are made again, and no longer.
+"""An OPA server of one's own: the real `opa`, for as long as decisions are made again.
 
 It listens on a Unix socket in a folder of its own, so it takes no port and nobody else reaches it.
 Which bundle it serves is the last one that was asked about; another is served by starting it anew

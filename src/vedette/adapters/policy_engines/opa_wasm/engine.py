@@ -28,7 +28,7 @@ _RULE_HEAD = re.compile(r"^(?:default\s+)?([A-Za-z_]\w*)")
 
 
 class WasmEngine:
-    """Evaluates one bundle by its Wasm module. May be used from any thread.
+    """The engine that decides by OPA's Wasm of one bundle. May be used from any thread.
 
     Every thread has an instance of its own, made at its first question; one that failed is thrown
     away. An error (rules that conflict, too many steps, too much memory) raises; undefined is None.

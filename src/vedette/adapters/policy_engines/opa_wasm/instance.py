@@ -58,7 +58,7 @@ def runtime() -> Any:
 
 
 def load_module(wasm: bytes, code_cache: MachineCodeCache | None) -> Any:
-    """Return a module as machine code, made at most once in this process (0.2 to 0.4 s of CPU).
+    """Return OPA's Wasm as machine code, made at most once in this process (0.2 to 0.4 s of CPU).
 
     `code_cache` is where it is kept from one process to the next. Raises EngineFailed for bytes
     that are no module.
@@ -92,7 +92,7 @@ def _deserialize(code: bytes | None) -> Any:
 
 
 class Instance:
-    """One module with its data in a memory of its own. For one thread at a time.
+    """OPA's Wasm of a bundle on wasmtime, with a memory of its own. For one thread at a time.
 
     After it raised it must be thrown away: nobody knows in which state it stopped.
     """

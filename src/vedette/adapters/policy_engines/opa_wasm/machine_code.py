@@ -1,4 +1,4 @@
-"""Machine code of policies, kept in the state folder: compiling one takes 0.2 to 0.4 s of CPU.
+"""The cache of wasmtime's machine code of OPA's Wasm: compiling it takes 0.2 to 0.4 s of CPU.
 
 Whoever can write such a file runs what they like in the gateway. So it lies in a folder that only
 the fleet's own user may write to, as its keys do, and is passed over where that is not so. The
@@ -22,7 +22,7 @@ _DIGEST = 64
 
 
 class MachineCodeCache:
-    """The files of one folder, by the digest of the Wasm they were compiled from.
+    """The files of wasmtime's machine code in one folder, by the digest of the Wasm they came from.
 
     Who may write nothing (`vedette check`) asks for it `read_only`.
     """

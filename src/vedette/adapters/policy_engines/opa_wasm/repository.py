@@ -1,4 +1,4 @@
-"""Where the Wasm of a bundle's rules comes from: the record, this installation, or an opa."""
+"""The repository of OPA's Wasm of bundles' rules: of the record, this installation, or an opa."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CACHE_SIZE = 4
 
 
 class WasmRepository:
-    """Finds the Wasm of a bundle: first `load_recorded`, then `find`.
+    """Finds what OPA compiled to Wasm of a bundle: first `load_recorded`, then `find`.
 
     `opa` is the program that compiles; without one, only what was compiled before is found.
     """
@@ -77,5 +77,5 @@ class WasmRepository:
 
 
 def shipped_file(bundle: Bundle) -> Path:
-    """Return where the Wasm of a bundle's rules would lie if they were shipped with vedette."""
+    """Return where OPA's Wasm of a bundle's rules would lie if it were shipped with vedette."""
     return SHIPPED_FOLDER / f"{bundle.rules_digest}.wasm"

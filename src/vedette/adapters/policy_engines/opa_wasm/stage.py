@@ -24,7 +24,7 @@ _ENTRY = "vedette/gateway/decide.rego"
 
 
 class WasmStage:
-    """Tries bundles as the stage within does, and decides by the Wasm of their rules.
+    """The stage that tries bundles as the one within does, and decides by OPA's Wasm of them.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
     bundle is refused. Before a bundle is admitted both engines are asked what it grants, which they

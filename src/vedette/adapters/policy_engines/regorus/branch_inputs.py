@@ -1,4 +1,4 @@
-"""Questions made of the rules themselves, so that each branch of each rule is taken both ways.
+"""Requests made of Rego rules themselves, so that each branch of each rule is taken both ways.
 
 Golden questions are made of what the policy grants; a rule about hours or folders would never see
 its own hour among them. Here each body of each rule gives one question for which all its conditions
@@ -41,14 +41,14 @@ EACH = "*"  # the step into any element of a list
 
 
 class Missing:
-    """The value of what is left out."""
+    """The value of what is left out of a request on which Rego engines are compared."""
 
 
 MISSING = Missing()
 
 
 class Condition(NamedTuple):
-    """A place in the question, values for which a condition holds there, and for which not.
+    """A condition in a Rego rule: a place in the request, values there that pass it, and that fail.
 
     `is_direct` is false for what a rule that the body names asks: that is varied where it stands.
     """
@@ -72,7 +72,7 @@ def branch_requests(
     bases: Sequence[NamedRequest],
     most: int = MAX_REQUESTS,
 ) -> list[NamedRequest]:
-    """Return named questions, each another, at most so many; none where there is nothing to vary.
+    """Return named requests that take the branches of Rego rules both ways, at most so many.
 
     `bases` are questions that are right as they stand: each is varied from the one it fits best.
     """

@@ -32,7 +32,7 @@ _UNDEFINED = '"<undefined>"'
 
 
 def call_vendor(call: Callable[[], _T]) -> _T:
-    """Run a call into the vendor. Raises EngineFailed for its errors and its panics.
+    """Run a call into regorus. Raises EngineFailed for its errors and its panics.
 
     The vendor's error comes without its frames: they hold the vendor's objects, and whoever
     receives the error may be another thread.
@@ -49,7 +49,7 @@ def call_vendor(call: Callable[[], _T]) -> _T:
 
 
 def strip_backtrace(error: BaseException) -> str:
-    """Return a vendor's message without its backtrace."""
+    """Return the message of a regorus error without its backtrace."""
     return str(error).split("Stack backtrace:", 1)[0].strip()
 
 
@@ -81,7 +81,7 @@ _CACHE = _ThreadCache()
 
 
 def get_or_create(key: str, create: Callable[[], Any]) -> Any:
-    """Return what this thread keeps under `key`, made now if it keeps nothing.
+    """Return this thread's regorus object under `key`, made now if it has none.
 
     To be called below `call_vendor`, whose errors carry no frames: a traceback that is handed to
     another thread would take what was borrowed with it.
@@ -92,17 +92,17 @@ def get_or_create(key: str, create: Callable[[], Any]) -> Any:
 
 
 def discard(key: str) -> None:
-    """Drop what this thread keeps under `key`, if anything."""
+    """Drop this thread's regorus object under `key`, if it has one."""
     _CACHE.entries.pop(key, None)
 
 
 def cached_keys() -> list[str]:
-    """Return the keys of what this thread keeps, the one used longest ago first."""
+    """Return the keys of this thread's regorus objects, the one used longest ago first."""
     return list(_CACHE.entries)
 
 
 class RegorusEngine:
-    """Evaluates one admitted bundle. May be used from any thread.
+    """Evaluates one admitted bundle by regorus' compiled program. May be used from any thread.
 
     `digest` is the bundle's. A decision takes 60-120 us of CPU and holds the interpreter lock.
     """
@@ -163,7 +163,7 @@ def _vm(program: bytes, data: str) -> Any:
 
 
 class InterpreterEngine:
-    """The vendor's interpreter: ten times slower, and stricter. For tests and cross-checks.
+    """The engine on regorus' interpreter: ten times slower, stricter. For tests and cross-checks.
 
     It tells conflicts, unknown functions and type errors where the compiled program says
     undefined. May be used from any thread; each parses the bundle for itself.

@@ -1,4 +1,4 @@
-"""What an expression of a rule is: its kind, and whether its form is on the list. Pure."""
+"""Expressions of Rego rules: the kind of each, and whether its form is on the allow list. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _Key = tuple[Any, ...] | None
 
 
 class Scope(Struct):
-    """What is known at one place of a body.
+    """What is known of names and values at one place of a Rego rule's body.
 
     `loaded_roots` is which of input and data were named before, `doubtful_roots` which of them were
     first named within a comprehension, where evaluation may not have come by.
@@ -92,7 +92,7 @@ class Scope(Struct):
 
 
 class RuleKinds:
-    """The rules of a bundle outside tests, and the kinds of their values as they become known.
+    """The Rego rules of a bundle outside tests, and the kinds of their values as they become known.
 
     `check` is asked once for each rule: it returns the kind of what its definitions give, and puts
     what is wrong with them into `faults`.
@@ -137,7 +137,7 @@ class RuleKinds:
 
 
 class ExpressionChecker:
-    """The expressions of one definition of a rule.
+    """The checker of expressions in one definition of a Rego rule, by the allow list of forms.
 
     `check_statements` checks the body of a comprehension in a scope of its own.
     """
@@ -490,6 +490,6 @@ def _extend_key(key: _Key, step: Any) -> _Key:
 
 
 def function_name(call: Node) -> str:
-    """Return the dotted name of what is called."""
+    """Return the dotted name of the function that a Rego call calls."""
     root, steps = split_reference(call["fcn"])
     return ".".join((root, *(str(step.text) for step in steps)))

@@ -55,7 +55,7 @@ from vedette.domain.bundle import Finding
 def check_forms(
     modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any]
 ) -> list[Finding]:
-    """Return whatever in the rules outside tests is of no form on the list.
+    """Return whatever in Rego rules outside tests is of no form on the allow list.
 
     `sample` has the fields that `input` has; whatever is empty in it may have any.
     """

@@ -1,4 +1,4 @@
-"""What a value can be, as far as the rules show: the kinds that the allow list of forms reasons in.
+"""Kinds of values in Rego, as far as the rules show: what the allow list of forms reasons in.
 
 Everything of the question and of the data is `json`: any value, but never a set. A `bag` is an
 array whose order is that of a set or an object that was gone through, which is not the same to
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of values.
+    """A kind of values in Rego rules, by which the allow list of forms goes.
 
     `element_kind` is that of the elements, `fields` those of a literal object, `options` the kinds
     of which a value is one.
@@ -40,29 +40,33 @@ COLLECTIONS = frozenset({"array", "bag", "set", "object"})
 
 
 def array(element: Kind) -> Kind:
+    """Return the kind of Rego arrays by the kind of their elements."""
     return Kind("array", element)
 
 
 def bag(element: Kind) -> Kind:
+    """Return the kind of Rego arrays whose order engines do not share."""
     return Kind("bag", element)
 
 
 def set_of(element: Kind) -> Kind:
+    """Return the kind of Rego sets by the kind of their elements."""
     return Kind("set", element)
 
 
 def object_of(element: Kind) -> Kind:
+    """Return the kind of Rego objects by the kind of their values."""
     return Kind("object", element)
 
 
 def record(fields: Iterable[tuple[str, Kind]]) -> Kind:
-    """Return the kind of an object that is written out."""
+    """Return the kind of a Rego object that is written out."""
     listed = tuple(sorted(fields))
     return Kind("object", join(kind for _, kind in listed), listed)
 
 
 def kind_of_value(sample: object) -> Kind:
-    """Return the kind of whatever looks like a sample; what is empty in it is open."""
+    """Return the kind of Rego values that look like a sample; what is empty in it is open."""
     if isinstance(sample, Mapping):
         return (
             record((name, kind_of_value(each)) for name, each in sample.items()) if sample else JSON
@@ -72,7 +76,7 @@ def kind_of_value(sample: object) -> Kind:
 
 
 def join(kinds: Iterable[Kind]) -> Kind:
-    """Return the narrowest kind that has all values of some kinds."""
+    """Return the narrowest kind that has all Rego values of some kinds."""
     found = NONE
     for kind in kinds:
         found = _join(found, kind)
@@ -104,21 +108,21 @@ def _join(one: Kind, other: Kind) -> Kind:
 
 
 def is_plain(kind: Kind) -> bool:
-    """Say whether no value of a kind is, or holds, a set or an array of no order."""
+    """Say whether no Rego value of a kind is, or holds, a set or an array of no order."""
     if kind.name in ("any", "set", "bag"):
         return False
     return all(map(is_plain, kind.options)) and (kind.element is None or is_plain(kind.element))
 
 
 def is_ordered(kind: Kind) -> bool:
-    """Say whether values of a kind may be compared: no bag, and nothing unknown, is in them."""
+    """Say whether Rego values of a kind may be compared: they hold no bag, and nothing unknown."""
     if kind.name in ("any", "bag"):
         return False
     return all(map(is_ordered, kind.options)) and (kind.element is None or is_ordered(kind.element))
 
 
 def is_scalar(kind: Kind) -> bool:
-    """Say whether values of a kind have an order that all engines share: sets have none."""
+    """Say whether values of a kind have an order that all Rego engines share: sets have none."""
     return all(each.name in SCALARS | {"json", "none"} for each in kind.options or (kind,))
 
 
@@ -145,7 +149,7 @@ def is_disjoint(one: Kind, other: Kind) -> bool:
 
 
 def element_kind(kind: Kind) -> Kind | None:
-    """Return the kind of what a collection of a kind holds, None if it is no collection."""
+    """Return the kind of the elements of a Rego collection's kind, None if it is no collection."""
     if kind.options:
         return join(filter(None, map(element_kind, kind.options))) if is_plain(kind) else ANY
     if kind == JSON:
@@ -154,7 +158,7 @@ def element_kind(kind: Kind) -> Kind | None:
 
 
 class Builtin(NamedTuple):
-    """A function of the language: what each parameter takes, and what it returns.
+    """A built-in function of Rego: what each parameter takes, and what it returns.
 
     A parameter is a text of kinds, `array` meaning one of plain values; besides: `text` a literal
     that is not empty, `texts` an array of strings, `plain` anything that is

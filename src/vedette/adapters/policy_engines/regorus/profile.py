@@ -53,7 +53,7 @@ SAMPLE = build_request("agent", "tool", {}, [])
 def check(
     modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any] = SAMPLE
 ) -> list[Finding]:
-    """Return everything in the modules that is outside the profile or leads nowhere.
+    """Return everything in Rego modules that is outside the portable profile or leads nowhere.
 
     `sample` has the fields that `input` has; whatever is empty in it may have any.
     """
@@ -176,7 +176,7 @@ def _missing(path: RulePath, end: str) -> str:
 
 
 def find_missing_step(path: RulePath, known: RuleNames, data: Mapping[str, Any]) -> str | None:
-    """Return the step at which a path below `data` leads nowhere, None if it leads somewhere."""
+    """Return the step at which a Rego path below `data` leads nowhere, None if there is none."""
     for package, rules in known.items():
         size = len(package)
         if path[:size] == package[: len(path)] and len(path) <= size:

@@ -1,4 +1,4 @@
-"""Which rules name which: what of a bundle is recursive, and what nobody reads. Pure.
+"""The graph of Rego rules that name one another: recursion, and rules that nobody reads. Pure.
 
 A deny in a package that nobody asks, a set whose name has a letter too many, a helper left behind:
 each is admitted by every engine and does nothing.
@@ -27,7 +27,7 @@ RuleNames = Mapping[RulePath, set[str]]
 
 
 def rule_names(modules: Sequence[Module]) -> dict[RulePath, set[str]]:
-    """Return the names of the rules of each package."""
+    """Return the names of the Rego rules of each package."""
     known: dict[RulePath, set[str]] = {}
     for module in modules:
         known.setdefault(module.package, set()).update(rule.name for rule in module.rules)
@@ -35,7 +35,7 @@ def rule_names(modules: Sequence[Module]) -> dict[RulePath, set[str]]:
 
 
 def rule_edges(modules: Sequence[Module]) -> dict[RulePath, set[RulePath]]:
-    """Return which rules each rule names."""
+    """Return which Rego rules each rule names."""
     known = rule_names(modules)
     edges: dict[RulePath, set[RulePath]] = {}
     for rule in rules_of(modules, tests=True):
@@ -61,7 +61,7 @@ def _targets(rule: Rule, ref: RegoRef, known: RuleNames) -> Iterator[RulePath]:
 
 
 def check_cycles(modules: Sequence[Module]) -> Iterator[Finding]:
-    """Find recursion: both engines crash the process on some forms of it."""
+    """Find recursion of Rego rules: both engines crash the process on some forms of it."""
     edges = rule_edges(modules)
     first_definitions = {rule.path: rule for rule in reversed(rules_of(modules, tests=True))}
     state: dict[RulePath, int] = {}
@@ -97,7 +97,7 @@ def _find_cycle(start: RulePath, edges: Edges, state: dict[RulePath, int]) -> li
 
 
 def check_unread_rules(modules: Sequence[Module]) -> list[Finding]:
-    """Return the rules outside tests that the decision does not stand on, once each definition.
+    """Return the Rego rules outside tests that the decision does not read, once each definition.
 
     Nothing is said where there is no decision at all.
     """

@@ -1,4 +1,4 @@
-"""The PolicyStage: reads a policy folder, tries it in a throw-away process, loads it."""
+"""The PolicyStage on regorus: reads a policy folder, tries it in a throw-away process, loads it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EDITORS = ("~", ".swp", ".swo", ".swx", ".tmp", ".bak", ".orig", ".rej", ".part
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Read a policy folder as it lies on disk.
+    """Read the Rego and data files of a policy folder, as they lie on disk, for a stage to try.
 
     Taken are `.manifest`, `*.rego`, `data.yaml` and `data.json`; hidden files and folders, what
     editors leave beside a file, and everything else are passed over. Raises BadPolicy for what
@@ -132,7 +132,7 @@ TrialResult = tuple[int, bytes, bytes]
 
 
 class Trial:
-    """One trial of a bundle in a throw-away process (`trial.py`), on its way once it is made.
+    """The throw-away process in which regorus tries one bundle (`trial.py`), started at once.
 
     The process is started without `site`: of what is installed it imports a few modules, and
     finding them again would cost it as much as the trial of a small bundle.
@@ -194,7 +194,7 @@ def _paths() -> list[str]:
 
 
 class SubprocessStage:
-    """Tries bundles with a deadline and a memory limit, where a crash harms nobody."""
+    """The stage that tries bundles on regorus in a subprocess, where a crash harms nobody."""
 
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s

@@ -26,7 +26,7 @@ _SKIPPED_FIELDS = POSITIONS | {"op", "field"}
 
 
 class Step(Struct, frozen=True):
-    """A step of a reference: by a literal text, by a literal number, or by another expression."""
+    """A step of a Rego reference: by a literal text, a literal number, or another expression."""
 
     text: str | None = None
     number: int | None = None
@@ -34,7 +34,7 @@ class Step(Struct, frozen=True):
 
 
 class RegoRef(Struct, frozen=True):
-    """A reference: its root, and the texts that it steps by before any other step."""
+    """A Rego reference: its root, and the texts that it steps by before any other step."""
 
     root: str
     steps: tuple[str, ...]
@@ -42,7 +42,7 @@ class RegoRef(Struct, frozen=True):
 
 
 class Module(Struct, eq=False):
-    """One parsed file."""
+    """One parsed file of Rego."""
 
     path: str
     package: RulePath
@@ -58,7 +58,7 @@ class Module(Struct, eq=False):
 
 
 class Rule(Struct, frozen=True, eq=False):
-    """One definition of a rule.
+    """One definition of a Rego rule, as regorus parsed it.
 
     `node` is what there is to it; `shape` is Func, Set or Compr, and empty for a default. `locals`
     are the names it binds itself, `refs` all references of its value and bodies, `nodes` its nodes
@@ -109,12 +109,12 @@ class Rule(Struct, frozen=True, eq=False):
 
 
 def rules_of(modules: Sequence[Module], *, tests: bool = False) -> list[Rule]:
-    """Return the rules of all modules, of those that hold tests only if asked for."""
+    """Return the Rego rules of all modules, of those that hold tests only if asked for."""
     return [rule for module in modules if tests or not module.is_test for rule in module.rules]
 
 
 def read_modules(syntax: Sequence[Mapping[str, Any]]) -> list[Module]:
-    """Make modules of the vendor's syntax trees."""
+    """Return modules, read from the syntax trees of regorus."""
     return [_read_module(item["ast"], item["source"]) for item in syntax]
 
 
@@ -155,7 +155,7 @@ def _read_rule(module: Module, raw: bytes, node: Node) -> Rule:
 
 
 def collect_nodes(start: Node) -> tuple[dict[str, list[Node]], list[RegoRef]]:
-    """Return the nodes of the kinds in `_COLLECTED` within a node, and every reference.
+    """Return the Rego nodes of the kinds in `_COLLECTED` within a node, and every reference.
 
     References inside the brackets of others are found as well.
     """
@@ -206,7 +206,7 @@ def _text(raw: bytes, span: Mapping[str, int]) -> str:
 
 
 def unwind(node: Node) -> tuple[Node, list[Node]]:
-    """Return what a reference starts at, and the nodes of its steps from there on."""
+    """Return the node that a Rego reference starts at, and the nodes of its steps from there on."""
     steps: list[Node] = []
     while "RefDot" in node or "RefBrack" in node:
         steps.append(node)
@@ -226,18 +226,18 @@ def _read_step(node: Node) -> Step:
 
 
 def split_reference(node: Node) -> tuple[str, list[Step]]:
-    """Return the name that a reference starts at (empty for another thing), and its steps."""
+    """Return the name that a Rego reference starts at (empty for another thing), and its steps."""
     base, steps = unwind(node)
     return var_of(base) or "", [_read_step(step) for step in steps]
 
 
 def is_reference(node: Node) -> bool:
-    """Say whether a node is a name, or steps from something."""
+    """Say whether a node of Rego is a reference: a name, or steps from another node."""
     return not REFERENCES.isdisjoint(node)
 
 
 def ref_of(node: Node) -> RegoRef | None:
-    """Return the reference that a node is, None if it starts at no name or is something else."""
+    """Return the Rego reference that a node is, None if it starts at no name or is none."""
     base, _ = unwind(node)
     root, steps = split_reference(node)
     if not root:
@@ -247,7 +247,7 @@ def ref_of(node: Node) -> RegoRef | None:
 
 
 def data_path(module: Module, ref: RegoRef) -> RulePath | None:
-    """Return the path below `data` that a reference means, None if it is not about data."""
+    """Return the path below `data` that a Rego reference means, None if it is not about data."""
     path = (*module.aliases.get(ref.root, (ref.root,)), *ref.steps)
     return path[1:] if path[0] == "data" else None
 
@@ -256,7 +256,7 @@ def data_path(module: Module, ref: RegoRef) -> RulePath | None:
 
 
 def walk(node: Node, stop: frozenset[str] = frozenset()) -> Iterator[tuple[str, Node]]:
-    """Yield each kind with its node within a node; nothing that lies within those of `stop`."""
+    """Yield each Rego syntax node within a node, with its kind; none within those of `stop`."""
     left = [node]
     while left:
         each = left.pop()
@@ -270,23 +270,23 @@ def walk(node: Node, stop: frozenset[str] = frozenset()) -> Iterator[tuple[str, 
 
 
 def names_in(node: Node, stop: frozenset[str] = frozenset()) -> set[str]:
-    """Return the names in an expression, those within nodes of `stop` left out."""
+    """Return the names in a Rego expression, those within nodes of `stop` left out."""
     return {str(inner["value"]) for kind, inner in walk(node, stop | POSITIONS) if kind == "Var"}
 
 
 def var_of(node: Node) -> str | None:
-    """Return the name that a node is, None if it is something else."""
+    """Return the name that a node of Rego is, None if it is no name."""
     return str(node["Var"]["value"]) if node and "Var" in node else None
 
 
 def text_of(node: Node) -> str | None:
-    """Return the literal text that a node is, None if it is something else."""
+    """Return the literal text that a node of Rego is, None if it is none."""
     found = node.get("String") or node.get("RawString")
     return str(found["value"]) if found else None
 
 
 def is_constant(node: Node) -> bool:
-    """Say whether a value is written out: a literal, or a collection of such."""
+    """Say whether a Rego value is written out: a literal, or a collection of such."""
     kind, inner = next(iter(node.items()))
     if kind in ("Array", "Set"):
         return all(map(is_constant, inner["items"]))
@@ -296,7 +296,7 @@ def is_constant(node: Node) -> bool:
 
 
 def line_of(node: Node, default: int) -> int:
-    """Return the first line that a node speaks of."""
+    """Return the first line of the Rego file that a syntax node names."""
     left = [node]
     while left:
         each = left.pop()

@@ -1,4 +1,4 @@
-"""Tries one bundle, in a process of its own (`stage.Trial` starts it).
+"""The program that tries one bundle on regorus, in a process that `stage.Trial` starts.
 
 On standard input comes `{"files": {PATH: BASE64}, "compare": true}`. Each line on standard output
 is a JSON object: `{"at": …}` before a step that may crash the process, so that the parent can say
@@ -48,7 +48,7 @@ _MESSAGE = re.compile(r"^error: (?P<what>.+)", re.MULTILINE | re.DOTALL)
 
 
 def main() -> int:
-    """Read a bundle, try it, print the findings."""
+    """Read a bundle from standard input, try it on regorus, print the findings."""
     _limit_resources()
     # A trial makes millions of small objects, few of them garbage, and ends; its memory is limited.
     gc.disable()
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def try_bundle(bundle: Bundle, *, compare: bool = True) -> tuple[list[Finding], dict[str, Any]]:
-    """Return what is wrong with a bundle, and its data. May crash the process, as regorus may."""
+    """Return what regorus finds wrong with a bundle, and its data. May crash the process."""
     try:
         data = mount(bundle.files)
     except BadPolicy as error:
@@ -176,7 +176,7 @@ def find_differences(
     requests: Sequence[NamedRequest],
     where: str,
 ) -> list[Finding]:
-    """Return where engines decide otherwise than the interpreter, the first for each engine.
+    """Return where engines decide otherwise than regorus' interpreter, the first for each engine.
 
     The interpreter errs where the others say undefined: then they must deny.
     """
@@ -212,7 +212,7 @@ def _entry_file(bundle: Bundle) -> str:
 
 
 class ForkedCheck:
-    """Runs `work` in a fork of this process, which must have one thread only.
+    """The check of a tried bundle in a fork of the trial's process, which has one thread only.
 
     A fork has all that was parsed before it, and a processor of its own. It is no thread, because
     the vendor holds the interpreter's lock and its objects belong to their thread. What the fork
@@ -287,12 +287,12 @@ def _error_text(error: EngineFailed) -> str:
 
 
 def announce_step(file: str, step: str) -> None:
-    """Say what is done next, and at which file."""
+    """Tell the stage which step of a bundle's trial is next, and at which file."""
     emit({"at": file, "step": step})
 
 
 def emit(message: Mapping[str, Any]) -> None:
-    """Write a line to standard output."""
+    """Write a line of JSON for the stage to the standard output of a bundle's trial."""
     sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
     sys.stdout.buffer.flush()
 

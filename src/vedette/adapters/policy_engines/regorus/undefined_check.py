@@ -1,4 +1,4 @@
-"""Where the compiled program keeps a value that is undefined, and OPA does not. Pure.
+"""Undefined values that regorus' compiled program would keep, and OPA does not. Pure.
 
 For OPA, and for regorus' interpreter, an undefined value fails whatever it stands in. The compiled
 program (regorus 0.13) goes on in three places, each of which would make a rule hold that OPA does
@@ -33,7 +33,7 @@ _COLLECT_MEND = "assign it to a name, ask for that name (is_string, != null), an
 
 
 def find_undefined(rule: Rule) -> Iterator[Finding]:
-    """Return where a rule would keep an undefined value."""
+    """Return where a Rego rule would keep an undefined value."""
     if not rule.is_default:
         for place in _find_places(rule):
             yield rule.fault(*place)
@@ -65,7 +65,7 @@ def _check_nested(node: Node, outer: frozenset[str]) -> Iterator[_Place]:
 
 
 class Query:
-    """The statements of one body: what they bind, and what they fail without."""
+    """The statements of one body of a Rego rule: names they bind, and names they fail without."""
 
     def __init__(self, stmts: list[Node], *, outer: frozenset[str]) -> None:
         self.bound_names: set[str] = set(outer)

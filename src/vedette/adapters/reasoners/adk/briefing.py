@@ -1,4 +1,4 @@
-"""The briefing as a model reads it: rules, then all that a run knows, fenced as data."""
+"""A briefing as ADK's model reads it: rules, then all that a run knows, fenced as data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNSAFE = re.compile(r"[<>&]|[^\x20-\x7e]")
 
 
 def briefing_text(briefing: Briefing) -> str:
-    """Return the briefing as the model reads it: rules, then each part fenced as data."""
+    """Return a briefing as ADK's model reads it: rules, then each part fenced as data."""
     event = briefing.event
     memories = [
         {"id": memory.id, "cite": memory.cite(), "kind": memory.kind, "label": memory.label,
@@ -47,7 +47,7 @@ def _fence(name: str, place: str, value: Any) -> str:
 
 
 def fence_json(value: Any) -> str:
-    """Return a value as one line of JSON that can neither close a fence nor hide anything.
+    """Return a value as JSON for a model's prompt, which can close no fence in it and hide nothing.
 
     The brackets of the fence, and whatever normalises to them, are written as escapes; so is all
     that does not print: line breaks of any kind, direction marks, tag characters. Read as JSON,

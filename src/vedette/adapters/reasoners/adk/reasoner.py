@@ -74,7 +74,7 @@ class _TurnOutput(Struct):
 
 
 class AdkReasoner(StatelessReasoner):
-    """Asks each agent's root_agent. Holds no state between turns.
+    """The reasoner that asks each agent's root_agent by ADK. Holds no state between turns.
 
     `folders` maps agents to their folders, `releases` to the digests that these must have (who is
     not among them is tried as it lies there). `model_for` gives the model of an agent in place of

@@ -1,4 +1,4 @@
-"""A root_agent as data: told by who runs an agent's `agent.py`, put together again by the engine.
+"""ADK's root_agent as data: told by who runs an `agent.py`, put together again by the engine.
 
 A checked root_agent does nothing by itself (`check_root_agent`), so all there is to it are texts,
 numbers and the names of declared tools. `describe_root_agent` runs in a worker, beside the agent's
@@ -81,7 +81,7 @@ def describe_root_agent(folder: Path, release: str | None) -> dict[str, Any]:
 def read_root_agent(
     description: object, folder: Path, tools: Mapping[str, DeclaredTool]
 ) -> LlmAgent:
-    """Return the root_agent that `describe_root_agent` told of. Raises BadFleet."""
+    """Return ADK's root_agent, made of what `describe_root_agent` told of it. Raises BadFleet."""
     from google.adk.agents.llm_agent import LlmAgent
     from google.adk.planners.built_in_planner import BuiltInPlanner
     from google.genai import types

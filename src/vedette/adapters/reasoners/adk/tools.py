@@ -60,7 +60,7 @@ def function_name(tool: str) -> str:
 
 
 class DeclaredTool(BaseTool):
-    """One declared tool. It performs nothing: `run_async` reports a proposal and nothing else.
+    """A declared tool as ADK's BaseTool. It performs nothing: `run_async` reports a proposal only.
 
     `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
     """
@@ -92,12 +92,12 @@ class DeclaredTool(BaseTool):
 
 
 def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return recorded arguments as a model gives them; `kinds` are the types of those declared."""
+    """Return recorded arguments as ADK's model gives them; `kinds` are types of those declared."""
     return {name: _write_value(given, kinds.get(name, "")) for name, given in args.items()}
 
 
 def declared_tools(folder: Path | str) -> list[BaseTool]:
-    """Return the tools that the agent.yaml of a folder declares.
+    """Return the tools that the agent.yaml of a folder declares, as ADK's.
 
     Raises BadFleet with file and line if the file has another shape, or if two tools would have
     the same name in ADK (`mail.file` and `mail_file`).
@@ -106,7 +106,7 @@ def declared_tools(folder: Path | str) -> list[BaseTool]:
 
 
 def read_declared_tools(folder: Path) -> list[DeclaredTool]:
-    """Return the same as `declared_tools`, by their own type."""
+    """Return the ADK tools that `declared_tools` returns, by their own type."""
     file = f"{folder.name}/agent.yaml"
     document, problems = read_yaml(folder / "agent.yaml", file)
     raise_first_error(problems)
@@ -190,7 +190,7 @@ class ToolRequest(Struct, frozen=True):
 
 
 class Capture(BasePlugin):
-    """Takes down every tool call of one turn and answers it, so that no tool ever runs.
+    """The ADK plugin that takes down every tool call of one turn, so that no tool ever runs.
 
     One instance serves one turn. `model_calls` counts what was asked of the model. `refusal` says
     what was refused, should the request to the model carry anything but declared functions.
@@ -234,7 +234,7 @@ class Capture(BasePlugin):
 
 
 def token_bound(request: LlmRequest) -> int:
-    """Return how many tokens a request can come to at most.
+    """Return how many tokens a request to ADK's model can come to at most.
 
     A token stands for at least one byte of text (byte-level BPE and SentencePiece with byte
     fallback alike), so the bytes are a bound; the request's JSON holds more of them than the text
@@ -248,7 +248,7 @@ def token_bound(request: LlmRequest) -> int:
 
 
 class ModelRequest(Struct, frozen=True):
-    """What a model is asked, as plain data: instruction, contents as JSON, functions by name."""
+    """What ADK asks a model, as plain data: instruction, contents as JSON, functions by name."""
 
     instruction: str
     contents: list[dict[str, Any]]
@@ -304,7 +304,7 @@ _ALLOWED_FIELDS = frozenset(
 
 
 def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredTool]) -> None:
-    """Raise BadFleet if a root_agent could do more than propose what agent.yaml declares.
+    """Raise BadFleet if ADK's root_agent could do more than propose what agent.yaml declares.
 
     Sub-agents, callbacks, code executors, output schemas (ADK adds a tool for them), built-in
     tools, toolsets and plain functions all act, or offer the model something, without passing

@@ -1,4 +1,4 @@
-"""What a worker does to itself before it runs a line of an agent's code, and what is seen of it.
+"""The limits that a worker sets itself before it runs an agent's code, and what is seen of it.
 
 The memory limit is RLIMIT_DATA, set in each worker to what it was born with plus what its agent
 may have. RLIMIT_AS would count every library that is mapped and every thread's reserved stack; and
@@ -59,7 +59,7 @@ def read_progress(fd: int) -> tuple[int, int]:
 
 
 def confine(memory: int) -> None:
-    """Limit this process to `memory` bytes beyond what it has now, and tie it to its parent."""
+    """Limit this worker to `memory` bytes beyond what it has now, and tie it to the fork server."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold events
     most = _data_bytes() + memory
     with suppress(ValueError, OSError):
@@ -106,7 +106,7 @@ def _data_bytes() -> int:
 
 
 def thread_count(pid: int, proc: str = "/proc") -> int:
-    """Return how many threads a process has, for the engine; 0 if it is not known."""
+    """Return how many threads a worker process has; 0 if it is not known."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 (called often)
             return int(file.read().rpartition(b")")[2].split()[17])
@@ -115,7 +115,7 @@ def thread_count(pid: int, proc: str = "/proc") -> int:
 
 
 def resident_bytes(pid: int, proc: str = "/proc") -> int:
-    """Return a process's resident size in bytes, for the engine; 0 if it is not known."""
+    """Return a worker process's resident size in bytes; 0 if it is not known."""
     if not pid:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The environment of agents' code: what a Python needs to run, and no secret of the engine's.
+"""The environment of workers of agents' code: what a Python needs, and no secret of the engine's.
 
 Named by what may stay, not by what has to go: nobody can tell what a secret's variable is called.
 A tool is given the secrets of its target in its call.
@@ -24,7 +24,7 @@ _SET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def filter_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what of an environment agents' code is started with."""
+    """Return the variables of an environment that workers of agents' code are started with."""
     return {name: value for name, value in environ.items() if _is_allowed(name, value)} | _SET
 
 

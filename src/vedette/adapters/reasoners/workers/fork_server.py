@@ -217,13 +217,13 @@ class _ForkServer:
 
 
 def report_entered(entering: int) -> None:
-    """Say that this worker is in its box, and agents' code runs from now on."""
+    """Tell the fork server that this worker is in its box, and agents' code runs from now on."""
     os.write(entering, b"\1")
     os.close(entering)
 
 
 def describe_exit(status: int) -> str:
-    """Say in words what a wait status means."""
+    """Say in words how a worker process ended, by its wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"ended by itself with exit code {code}"
@@ -238,7 +238,7 @@ def describe_exit(status: int) -> str:
 def send(
     control: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()
 ) -> None:
-    """Send one message, with open files."""
+    """Send one control message between pool and fork server, with open files."""
     data = orjson.dumps(message)
     frame = _LENGTH.pack(len(data)) + data
     if not descriptors:
@@ -250,7 +250,7 @@ def send(
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """Return the next message and its open files; None at the end."""
+    """Return the next control message of pool or fork server, and its files; None at the end."""
     descriptors: list[int] = []
     data = b""
     while len(data) < _LENGTH.size:

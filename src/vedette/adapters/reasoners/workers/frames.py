@@ -21,11 +21,11 @@ UNBOUNDED = 2**32 - 1
 
 
 class BadFrame(ValueError):
-    """The other side sent what is no frame, or no answer of the kind that was asked for."""
+    """A worker's socket brought what is no frame, or no answer of the kind that was asked for."""
 
 
 class Frame(NamedTuple):
-    """One frame as it came."""
+    """One frame between engine and worker, as it came over the socket."""
 
     number: int
     kind: int
@@ -34,12 +34,12 @@ class Frame(NamedTuple):
 
 
 def pack_frame(number: int, kind: int, plain: bytes = b"", blob: bytes = b"") -> bytes:
-    """Return a frame's bytes."""
+    """Return the bytes of a frame between engine and worker."""
     return _HEADER.pack(len(plain), len(blob), number, kind) + plain + blob
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames."""
+    """The decoder that cuts the bytes of a worker's socket into frames."""
 
     __slots__ = ("_data", "_most")
 

@@ -68,7 +68,7 @@ def abi() -> int:
 def restrict(
     abi_version: int, read: Sequence[str], write: Sequence[str], ports: Sequence[int] = ()
 ) -> None:
-    """Give up all files but those below `read` and `write`, and all TCP but to `ports`.
+    """Have Landlock refuse all files but below `read` and `write`, and all TCP but to `ports`.
 
     `abi_version` is the kernel's ABI, at least 1. A path that is not there is left out. Raises
     OSError; then nothing was given up.
@@ -101,7 +101,7 @@ def restrict(
 
 
 def give_up_privileges() -> None:
-    """Have no program that is run from now on give this process a right it has not."""
+    """Set no_new_privs: no program that this worker runs gives it a right that it has not."""
     if libc().prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise _error("no_new_privs")
 
@@ -136,7 +136,7 @@ _LIBC: list[ctypes.CDLL] = []
 
 
 def libc() -> ctypes.CDLL:
-    """Return the C library of this process."""
+    """Return the C library by which a worker enters its sandbox (Landlock, seccomp, prctl)."""
     if not _LIBC:
         _LIBC.append(ctypes.CDLL(None, use_errno=True))
         _LIBC[0].syscall.restype = ctypes.c_long

@@ -22,7 +22,7 @@ class _Answer:
 
 
 class NameResolver:
-    """Stands in for `socket.getaddrinfo` in this process. `send_query` sends a host's name."""
+    """Stands in for `socket.getaddrinfo` in a tool's worker. `send_query` sends a host's name."""
 
     def __init__(self, send_query: Callable[[str], None]) -> None:
         self._send_query = send_query

@@ -26,7 +26,7 @@ _OPTIONS = (
 
 
 def pack_plain(value: Any) -> bytes:
-    """Return `value` as bytes. Raises TypeError for what is not data."""
+    """Return a worker's answer as bytes of plain data. Raises TypeError for what is not data."""
     try:
         data = orjson.dumps(value, option=_OPTIONS)
     except TypeError:
@@ -38,7 +38,7 @@ def pack_plain(value: Any) -> bytes:
 
 
 def read_plain(data: bytes) -> Any:
-    """Return what `pack_plain` wrote. Raises BadFrame."""
+    """Return the plain data of a worker that `pack_plain` wrote. Raises BadFrame."""
     form, text = data[:1], memoryview(data)[1:]
     try:
         if form == _JSON:
@@ -62,7 +62,7 @@ def _has_nonfinite(value: Any) -> bool:
 
 
 def to_tagged(value: Any) -> Any:
-    """Return a value in the spelled-out form. Raises TypeError for what is not data."""
+    """Return plain data of a worker in the tagged form. Raises TypeError for what is not data."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -85,7 +85,7 @@ def to_tagged(value: Any) -> Any:
 
 
 def from_tagged(value: Any) -> Any:
-    """Return what `to_tagged` wrote. Raises ValueError."""
+    """Return the plain data of a worker that `to_tagged` wrote. Raises ValueError."""
     if value is None or isinstance(value, bool):
         return value
     if not isinstance(value, list) or not value:

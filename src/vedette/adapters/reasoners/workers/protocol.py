@@ -1,4 +1,4 @@
-"""What engine and worker say to one another.
+"""The protocol of engine and worker processes: the messages that each packs and reads.
 
 The engine's words are `marshal` (exact, and the worker has every reason to trust them); the
 worker's are plain data (`plain`), put together here only from values of the expected type. An
@@ -33,7 +33,7 @@ _VERSION = 2  # of marshal: the later ones look for shared parts, which costs mo
 
 
 def pack(value: Any) -> bytes:
-    """Return the engine's words as bytes. Raises TypeError for what is not data."""
+    """Return the engine's message to a worker as bytes. Raises TypeError for what is not data."""
     try:
         return marshal.dumps(value, _VERSION)
     except ValueError:
@@ -41,12 +41,12 @@ def pack(value: Any) -> bytes:
 
 
 def read(data: bytes) -> Any:
-    """Return what `pack` wrote. For the worker only: the engine never reads marshal."""
+    """Return, in a worker, the message that `pack` wrote: the engine itself never reads marshal."""
     return marshal.loads(data)  # noqa: S302 (the engine's own words)
 
 
 def to_builtin(value: Any) -> Any:
-    """Return a value made of nothing but built-in types. Raises TypeError if it is not data."""
+    """Return a value in built-in types, to go to a worker. Raises TypeError if it is not data."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -72,7 +72,7 @@ def to_builtin(value: Any) -> Any:
 
 
 def event_to_tuple(event: Event) -> tuple[Any, ...]:
-    """Return an event as built-in types."""
+    """Return an event as built-in types, as it goes to a worker."""
     return (
         event.source, event.id, event.type, event.subject, event.time, event.data, event.hops,
         event.lineage, event.vouched, dict(event.extensions),
@@ -80,22 +80,22 @@ def event_to_tuple(event: Event) -> tuple[Any, ...]:
 
 
 def event_from_tuple(values: tuple[Any, ...]) -> Event:
-    """Return the event that `event_to_tuple` packed."""
+    """Return, in a worker, the event that `event_to_tuple` packed."""
     return Event(*values)
 
 
 def memory_to_tuple(memory: Memory) -> tuple[Any, ...]:
-    """Return a memory as built-in types."""
+    """Return a memory as built-in types, as it goes to a worker."""
     return tuple(getattr(memory, name) for name in Memory.__struct_fields__)
 
 
 def memories_from_tuples(values: Sequence[tuple[Any, ...]]) -> tuple[Memory, ...]:
-    """Return the memories that `memory_to_tuple` packed."""
+    """Return, in a worker, the memories that `memory_to_tuple` packed."""
     return tuple(Memory(*one) for one in values)
 
 
 def briefing_to_tuple(briefing: Briefing, memories: int) -> tuple[Any, ...]:
-    """Return a briefing as built-in types.
+    """Return a briefing as built-in types, as it goes to a worker.
 
     Without its agent, charter and registry, which the worker has; `memories` is the number under
     which it has those.
@@ -113,7 +113,7 @@ def briefing_from_tuple(
     registry: Mapping[str, Any],
     memories: Mapping[int, tuple[Memory, ...]],
 ) -> Briefing:
-    """Return the briefing that `briefing_to_tuple` packed."""
+    """Return, in a worker, the briefing that `briefing_to_tuple` packed."""
     run, key, position, previous, turn, event, known, row, turns = values
     return Briefing(
         run, agent, key, position, previous, turn, Event(*event), charter, registry,
@@ -122,7 +122,7 @@ def briefing_from_tuple(
 
 
 def call_to_tuple(call: Call) -> tuple[Any, ...]:
-    """Return a call as built-in types."""
+    """Return a call as built-in types, as it goes to a worker of tools."""
     return (
         call.tool, dict(call.args), call.key, call.agent, call.run, dict(call.target),
         call.lineage, call.attempt, call.timeout_us, call.person, call.readers,
@@ -130,7 +130,7 @@ def call_to_tuple(call: Call) -> tuple[Any, ...]:
 
 
 def tool_to_tuple(tool: Tool) -> tuple[Any, ...]:
-    """Return a tool's declaration as built-in types."""
+    """Return a tool's declaration as built-in types, as it goes to a worker."""
     return (
         tool.name, tool.verb, tool.resource, dict(tool.args), tool.sinks, tool.settles,
         tool.function, tool.query, tool.inverse, tool.target, tool.output, tool.high_impact,
@@ -142,7 +142,7 @@ def tool_to_tuple(tool: Tool) -> tuple[Any, ...]:
 
 
 def pack_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
-    """Return a judgement as a frame's two byte strings. Raises TypeError if it is not data."""
+    """Return a judgement as a worker's frame has it, in two parts. Raises TypeError for no data."""
     proposals = [
         [
             p.tool,
@@ -171,7 +171,7 @@ def pack_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
 
 
 def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
-    """Return the judgement that `pack_judgement` packed. Raises BadFrame.
+    """Return the judgement that a worker packed by `pack_judgement`. Raises BadFrame.
 
     A confidence comes as it was said: the engine refuses what is none, wherever it was judged.
     """
@@ -208,12 +208,12 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
 
 
 def pack_outcome(outcome: Outcome | None) -> bytes:
-    """Return an outcome as plain data; None stays None."""
+    """Return an outcome as the plain data of a worker's frame; None stays None."""
     return pack_plain(None if outcome is None else [outcome.state, outcome.data, outcome.error])
 
 
 def read_outcome(plain: bytes) -> Outcome | None:
-    """Return the outcome that `pack_outcome` packed. Raises BadFrame."""
+    """Return the outcome that a worker packed by `pack_outcome`. Raises BadFrame."""
     values = read_plain(plain)
     if values is None:
         return None
@@ -226,12 +226,12 @@ def read_outcome(plain: bytes) -> Outcome | None:
 
 
 def pack_rows(rows: Sequence[RowWrite]) -> bytes:
-    """Return rows as plain data."""
+    """Return a tool's rows as the plain data of a worker's frame."""
     return pack_plain([[w.collection, w.key, w.row] for w in rows])
 
 
 def read_rows(plain: bytes) -> list[RowWrite]:
-    """Return the rows that `pack_rows` packed. Raises BadFrame."""
+    """Return the rows that a tool's worker packed by `pack_rows`. Raises BadFrame."""
     found = []
     for one in _list(read_plain(plain)):
         if not isinstance(one, list) or len(one) != 3:

@@ -51,7 +51,7 @@ class JudgeSpec(Struct, frozen=True):
 
 
 class WorkerReasoner:
-    """Runs each agent's judge in a process of its own.
+    """The reasoner that runs each agent's judge in a worker process of its own.
 
     A question that takes long keeps that process, and the agent's others get a fresh one. A key
     whose question ended a worker is put to a secondary one until it is answered. `spec_of` is

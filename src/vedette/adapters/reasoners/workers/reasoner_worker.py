@@ -64,7 +64,7 @@ MakeJudgeRunner = Callable[
 def serve_judge(
     connection: socket.socket, progress: ProgressRecord, agent: str, make: MakeJudgeRunner
 ) -> None:
-    """Answer until the engine hangs up."""
+    """Answer questions to a judge in its worker, until the engine hangs up."""
     worker = _JudgeWorker(progress, agent, make)
     with suppress(ConnectionError):
         _serve(connection, worker)
@@ -177,7 +177,7 @@ class _ProgressSequence(Sequence[T]):
 
 
 def pack_answer(number: int, plain: bytes, blob: bytes = b"") -> bytes:
-    """Return an answer's frame, or an error that says that it is too long."""
+    """Return the frame of a worker's answer, or an error that says that it is too long."""
     if len(plain) + len(blob) > MAX_FRAME_BYTES:
         what = f"its answer has {len(plain) + len(blob)} bytes, at most {MAX_FRAME_BYTES} are taken"
         return pack_failure(number, ValueError(what))
@@ -185,7 +185,7 @@ def pack_answer(number: int, plain: bytes, blob: bytes = b"") -> bytes:
 
 
 def pack_failure(number: int, error: BaseException) -> bytes:
-    """Return what was raised as an answer: its name, its words, and what kind of thing it is."""
+    """Return the frame of an error that agents' code raised in a worker: name, words and kind."""
     kind = "other"
     if isinstance(error, MemoryError):
         kind = "memory"

@@ -1,4 +1,4 @@
-"""What agents' code raised in a worker, raised again in the engine by its name and words."""
+"""Errors that agents' code raised in a worker, raised again in the engine by name and words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vedette.domain.base.errors import Temporary
 
 
 class Raised(Exception):
-    """An error of agents' code. Subclasses bear the name that it had in the worker.
+    """An error of agents' code in a worker. Subclasses bear the name that it had there.
 
     Whatever it was there (SystemExit, a cancellation), here it is an error and nothing else.
     """

@@ -1,4 +1,4 @@
-"""The Reasoner port on workers that come to us: `vedette worker`, over a network.
+"""The Reasoner port on workers of other hosts (`vedette worker`), which connect over a network.
 
 To a worker handle such a worker is like one that was forked: a socket and a progress file. Behind
 that socket the worker server (`websocket_server.py`), on a thread of its own, forwards bytes to and
@@ -47,7 +47,7 @@ _TICK_S = 0.05
 
 
 class WorkerSlot:
-    """A place for one worker of an agent: the far end of its handle's socket, a progress file."""
+    """The place of one remote worker: the far end of its handle's socket, and a progress file."""
 
     __slots__ = (
         "agent",
@@ -81,7 +81,7 @@ class WorkerSlot:
 
 
 class SlotServer(Protocol):
-    """What the pool needs of the worker server. Both may be called from any thread."""
+    """What the pool of remote workers needs of the worker server; called from any thread."""
 
     def offer(self, slot: WorkerSlot) -> None: ...
 
@@ -89,7 +89,7 @@ class SlotServer(Protocol):
 
 
 class RemotePool:
-    """The handles of agents whose workers connect to us. Belongs to one event loop.
+    """The pool of workers that connect from other hosts. Belongs to one event loop.
 
     `on_worker_lost` is called for each worker that was lost (agent, kind, why); `on_refusal` for
     whoever was turned away (agent, code, what); `on_worker_count` with how many an agent has.
@@ -257,7 +257,7 @@ class RemotePool:
 
 
 class RemoteReasoner(WorkerReasoner):
-    """Runs agents' judges in workers that come to us. `spec_of` is called before each is made.
+    """The reasoner on judges in workers of other hosts. `spec_of` is called before each is made.
 
     `is_expired` is that of `WorkerReasoner`.
     """
@@ -310,7 +310,7 @@ class RemoteReasoner(WorkerReasoner):
 
 
 class RemoteJudgeHandle(_JudgeHandle):
-    """The handle of an agent whose worker may be away for as long as it likes."""
+    """The handle of a judge whose remote worker may be away for as long as it likes."""
 
     @property
     def losses(self) -> int:
@@ -372,7 +372,7 @@ class RemoteJudgeHandle(_JudgeHandle):
 
 
 def retry_later(agent: str) -> Superseded:
-    """Return what has a run look again later: its agent's worker is not here."""
+    """Return the Superseded that has a run look again later for a remote worker of its agent."""
     return Superseded(f"no worker of {agent} is connected", wait_us=RETRY_AFTER_US)
 
 

@@ -132,7 +132,7 @@ class _RootAgentHandle(WorkerHandle):
 def serve_root_agent(
     connection: socket.socket, progress: ProgressRecord, describe: DescribeFolder
 ) -> None:
-    """Describe one agent's root_agent, until the engine hangs up."""
+    """Describe one agent's root_agent in its worker, until the engine hangs up."""
     frames, target = FrameDecoder(UNBOUNDED), ("", None)
     with suppress(ConnectionError):
         while data := connection.recv(_READ):

@@ -1,4 +1,4 @@
-"""Which runs are under way, kept where the death of the process leaves it.
+"""The journal of runs for which agents' code runs now: a mapped file that outlives a crash.
 
 Judges and tools may run in the engine's own process, and one that crashes it takes the engine with
 it: nobody is left to count the attempt, and the next engine would begin with the same event. So a
@@ -30,7 +30,7 @@ _FIRST_SLOTS = 512
 
 
 class RunJournal:
-    """The runs under way of one state folder. For one thread of one process at a time.
+    """The journal file of runs that may crash the engine. For one thread of one process at a time.
 
     Hold a run only while agents' code may run for it: what else is held when the process dies is
     charged with an attempt too.

@@ -46,7 +46,7 @@ _NETWORK = (
 
 
 class Sandbox(Struct, frozen=True):
-    """What a worker may reach beside the interpreter.
+    """What a worker process may reach beside the interpreter.
 
     `read` and `write` are absolute paths of folders or files, `ports` are TCP ports to connect to;
     with `datagrams` UDP is open, to anywhere.
@@ -79,7 +79,7 @@ class Sandbox(Struct, frozen=True):
 
 
 def prepare(sandbox: Sandbox) -> None:
-    """Find out what every box like this one is made of, before the fork: else each worker would.
+    """Find out what a worker's sandbox is made of before the fork: else each worker would.
 
     Changes nothing that anybody else would notice.
     """
@@ -91,7 +91,7 @@ def prepare(sandbox: Sandbox) -> None:
 
 
 def enter(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
-    """Enter a box for good, with nothing open but standard streams and `descriptors`.
+    """Enter a worker's sandbox for good, with nothing open but standard streams and `descriptors`.
 
     To be called in a process of one thread. Raises OSError: then agents' code must not run. Most of
     what it costs is memory that is touched for the first time after a fork: so it does little here.
@@ -126,7 +126,7 @@ def enter(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
 
 
 def keep_orphans() -> None:
-    """Have processes below this one stay below it when those between end, where that is known.
+    """Have the fork server keep the processes below workers that ended, where the kernel can.
 
     The local API recognises its peers by whom they descend from.
     """

@@ -1,4 +1,4 @@
-"""How tight a box is on this kernel. Asks the kernel, and changes nothing."""
+"""How tight a worker's sandbox is on this kernel. Asks the kernel, and changes nothing."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class Protection(Struct, frozen=True):
 
 @cache
 def protection() -> Protection:
-    """Look at what this kernel can do, once: it is the same until the machine starts again."""
+    """Return what this kernel's Landlock and seccomp can do, looked at once in this process."""
     return Protection(landlock.abi(), seccomp.is_available())

@@ -21,7 +21,7 @@ SCRATCH = "scratch"
 
 
 class ScratchFolders:
-    """The scratch folders of one pool, below `state`."""
+    """The scratch folders of one pool's workers, below `state`."""
 
     def __init__(self, state: Path) -> None:
         self._root = (state / SCRATCH).absolute()
@@ -61,7 +61,7 @@ def _remove_in_background(paths: Sequence[Path]) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all in it, or a file; what cannot be removed is left."""
+    """Remove a worker's scratch folder and all in it, or a file; what cannot be removed is left."""
     with suppress(OSError):
         if path.is_symlink() or not path.is_dir():
             path.unlink()

@@ -142,7 +142,7 @@ def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
 
 
 def is_available() -> bool:
-    """Say whether this kernel and processor take such a filter."""
+    """Say whether this kernel and processor take a seccomp filter of ours."""
     if sys.platform != "linux" or sys.maxsize < 2**32 or os.uname().machine not in _MACHINES:
         return False
     number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
@@ -152,7 +152,7 @@ def is_available() -> bool:
 
 
 def restrict(*, connects: bool, datagrams: bool = False) -> None:
-    """Give up all other system calls; with `connects` TCP connections may be opened.
+    """Have seccomp refuse all other system calls; with `connects` TCP connections may be opened.
 
     With `datagrams`, which needs `connects`, UDP sockets as well. Must be called by a process of
     one thread, and by none that is to fork. Raises OSError.
@@ -167,13 +167,13 @@ def restrict(*, connects: bool, datagrams: bool = False) -> None:
 
 
 def prepare(*, connects: bool, datagrams: bool = False) -> None:
-    """Have the filter of such a box ready for the processes that are forked from this one."""
+    """Have the seccomp filter of a sandbox ready for the workers that are forked from here."""
     if is_available():
         _template(os.uname().machine, connects, datagrams)
 
 
 def build_program(machine: str, pid: int, *, connects: bool, datagrams: bool = False) -> bytes:
-    """Return the filter as the kernel takes it: instructions of 8 bytes, as in <linux/filter.h>."""
+    """Return the seccomp filter as the kernel takes it: BPF instructions (<linux/filter.h>)."""
     template, offsets = _template(machine, connects, datagrams)
     code = bytearray(template)
     for at in offsets:

@@ -1,4 +1,4 @@
-"""The pool: the fork server, and the handles of all agents that have had work."""
+"""The pool of workers: the fork server, and the handles of all agents that have had work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OnWorkerLost = Callable[[str, str, str], None]
 
 
 class WorkerPool:
-    """Worker processes of one engine; their lock lies in `state`. Belongs to one event loop.
+    """The pool of forked worker processes; their lock lies in `state`. Belongs to one event loop.
 
     The fork server is started at once, so that it is ready when the first work comes; or it is
     `fork_server`, which was started before. `preload` are modules of `vedette` that many workers

@@ -36,7 +36,7 @@ _LOSSES = 3
 
 
 class WorkerTools:
-    """Performs each agent's tools in a process of its own.
+    """The tool executor that performs each agent's tools in a worker process of its own.
 
     `code_of` is called before each is made: the agent's folder, the release that its files must be
     (None tries what lies there), and its limits. So is `reach_of`: what of the world its targets

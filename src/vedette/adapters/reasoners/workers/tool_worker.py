@@ -1,4 +1,4 @@
-"""A worker that performs: one agent's tools, on threads, by numbered calls.
+"""A worker that performs one agent's tools, on threads, by numbered calls.
 
 One thread reads the engine's frames, so that a tool that keeps the loop busy cannot keep the answer
 to `may_start` from whoever waits for it.
@@ -56,7 +56,7 @@ def serve_tools(
     *,
     asks_names: bool = False,
 ) -> None:
-    """Perform until the engine hangs up; with `asks_names` the engine resolves host names."""
+    """Perform in a tool worker until the engine hangs up; it resolves names if `asks_names`."""
     threading.stack_size(1024 * 1024)  # its reserve counts as data; the usual 8 MB would be dear
     worker = _ToolWorker(connection, progress, agent, make)
     if asks_names:

@@ -54,7 +54,7 @@ _RENEW_FRACTION = 0.6
 
 
 def gateway_address(url: str) -> tuple[str, str | None]:
-    """Return a gateway's WebSocket address and, for `unix:PATH`, the socket's path.
+    """Return a gateway's WebSocket address for workers and, for `unix:PATH`, the socket's path.
 
     Raises BadCommand for one over which a token would travel in the clear.
     """
@@ -73,8 +73,8 @@ def gateway_address(url: str) -> tuple[str, str | None]:
 
 
 class Relay:
-    """One agent's worker host. `mint` returns a token, `take_snapshot` a snapshot of the agent's
-    folder.
+    """The WebSocket client of an agent's worker. `mint` returns a token, `take_snapshot` a snapshot
+    of the agent's folder.
 
     It is taken anew for each connection, and says with its digest which release this host has.
     `report` is called with what a person should see.

@@ -1,4 +1,4 @@
-"""Where workers of other hosts come in: WebSockets (RFC 6455), each with the token of its agent.
+"""The server that workers of other hosts connect to by WebSocket (RFC 6455), each with a token.
 
 Runs on a thread with an event loop of its own. It decides who may come in and forwards bytes; what
 they mean is between the worker handle and the worker. A connection is one agent's. It may take that
@@ -52,7 +52,7 @@ _MAX_CONNECTIONS, _MAX_PER_AGENT = 1024, 16
 
 
 class RemoteWorker:
-    """A connection whose token was taken."""
+    """A worker's WebSocket connection whose token was taken."""
 
     def __init__(self, agent: str, claims: Claims) -> None:
         self.agent = agent
@@ -72,7 +72,7 @@ class _Disconnect(Exception):
 
 
 class WorkerServer:
-    """Lets workers in. `releases` is by agent the digest of its folder: who has another is refused.
+    """The WebSocket server of workers. `releases` is by agent the digest that its folder must have.
 
     It may become another while the server is open: who came with the one before has to go.
 
@@ -412,7 +412,7 @@ class WorkerServer:
 
 
 def silent_logger() -> logging.Logger:
-    """Return a log for connections that says nothing: at its finest it would write tokens down."""
+    """Return a log for WebSockets that says nothing: at its finest it would write tokens down."""
     log = logging.getLogger("vedette.websockets")
     log.setLevel(logging.CRITICAL + 1)
     return log

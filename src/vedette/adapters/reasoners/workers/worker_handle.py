@@ -35,7 +35,7 @@ _KILL_TIMEOUT_S = 2.0
 
 
 class WorkerHandle:
-    """One agent's worker of one kind. `seconds` bounds one call, `memory` is in bytes."""
+    """The handle of an agent's worker of a kind. `seconds` bounds a call, `memory` is in bytes."""
 
     kind = ""
     # Beside its agent's main handle, for the question of a key that takes long or ends workers.

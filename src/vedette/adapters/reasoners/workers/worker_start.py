@@ -1,4 +1,4 @@
-"""How a handle gets a worker: what it needs of the pool, the fork, and how long each may take."""
+"""The start of a worker process: what its handle needs of the pool, the fork, and time limits."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ def fork_worker(
 
 
 def backoff_s(failures: int) -> float:
-    """Return for how many seconds the next fork waits after so many failures in a row."""
+    """Return for how many seconds the fork of a worker waits after so many failures in a row."""
     return min(_LAST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(failures, 16)) if failures > 1 else 0.0

@@ -14,7 +14,7 @@ from vedette.ledger.history.trace import Span
 
 
 class OtlpExporter:
-    """One collector. `endpoint` is its base address or the whole path, as OTLP has it.
+    """One OpenTelemetry collector; `endpoint` is its base address or the whole path, as in OTLP.
 
     Raises BadFleet if the exporter is not installed.
     """
