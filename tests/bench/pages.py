@@ -26,12 +26,11 @@ import orjson
 from tests.bench.machine import described, percentile
 
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.run import Run
 from vedette.ledger.history.changes import changes, entries_page
 from vedette.store.dialect import Database
 from vedette.store.reader import StoreReader
 from vedette.store.schema import tag
-from vedette.store.write_buffer import RUN_COLUMNS, run_values
+from vedette.store.write_buffer import RUN_COLUMNS
 
 BAR_MS = 5.0
 PAGE = 100
@@ -100,8 +99,7 @@ def _put(rows: Callable[[str, str, list[Entry]], None], batch: list[Entry]) -> N
             events.append((seq, tag(key), key, None))
         elif kind == "run.closed":
             run = f"run_{key[4:20]}{'0' * 16}"
-            row = Run(run, key, agent, "", about, "done", 1, 1, last=seq, observed=True)
-            runs.append(run_values(row, 0))
+            runs.append((about, agent, run, "", "done", 1, 1, 0, seq, 0, 0, None, 1, 0))
     rows("entry", _ENTRY, batch)
     rows("event", "seq,tag,key,subject", events)
     rows("run", ",".join(RUN_COLUMNS), runs)

@@ -76,7 +76,7 @@ class PostgresStore(StoreReader):
         self._witness = Witness(folder / WITNESS_FILE)
         self._instance = ""
         with translate_server_errors(), ExitStack() as undo:
-            undo.enter_context(
+            self._lock = undo.enter_context(
                 acquire_lock(
                     folder / LOCK_FILE,
                     "this state folder",
