@@ -1,4 +1,4 @@
-"""Check of a fleet from outside: what is wrong with it as written, by file and line."""
+"""The check of a fleet: what is wrong with it as written, by file and line, before it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRANT_KEYS = ("verb", "resource", "impact", "only")
 
 
 def check_fleet_files(path: Path) -> list[Problem]:
-    """Return what `vedette check` finds wrong from outside: settings, agents, memory and policy.
+    """Return what `vedette check` finds wrong: settings, agents, memory and policy.
 
     Imports the agents' code. What stands in the policy folder is also compared with what is live.
     """
@@ -51,7 +51,7 @@ def check_fleet_files(path: Path) -> list[Problem]:
 
 
 def check_content(settings: Settings) -> list[Problem]:
-    """Check from outside a fleet's agents, memory and policy, before they are put in place.
+    """Check a fleet's agents, memory and policy, before they are put in place.
 
     Imports the agents' code. Of the policy no engine is asked but the embedded one.
     """
@@ -86,7 +86,7 @@ def relative_path(root: Path, path: Path) -> Path:
 def code_problems(
     root: Path, settings: Settings, now_us: int, contents: FleetContents | None = None
 ) -> list[Problem]:
-    """Import every readable agent's code and make its judge, as a check from outside does.
+    """Import every readable agent's code and make its judge, for the check of a fleet.
 
     A judge is made of all memories of its agent's scopes: what the policy lets it read is never
     more. Whatever the code prints goes to standard error.
@@ -154,7 +154,7 @@ def _missing_functions(agent: Agent, module: ModuleType, display_path: Path) -> 
 def check_policy_folder(
     folder: Path, display_path: str, settings: Settings | None = None
 ) -> tuple[Bundle | None, list[Problem]]:
-    """Check from outside a policy folder; return its bundle, None if it cannot be read, and what
+    """Check a policy folder; return its bundle, None if it cannot be read, and what
     keeps it from becoming live; files are named below `display_path`.
 
     With `settings` also what the engine that they name has to say of it.
@@ -211,7 +211,7 @@ def _folder_warnings(settings: Settings, display_path: str) -> list[Problem]:
 def grant_warnings(
     bundle: Bundle, settings: Settings, display_path: str, agents: Mapping[str, Agent]
 ) -> list[Problem]:
-    """Warn, when a fleet is checked from outside, of each agent that the policy grants nothing.
+    """Warn, in a check of a fleet, of each agent that the policy grants nothing.
 
     And one for every key of a grant that no rule reads: by it each call waits for a person.
     """
@@ -251,7 +251,7 @@ def _unknown_keys(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def sink_warnings(bundle: Bundle, display_path: str, agents: Mapping[str, Agent]) -> list[Problem]:
-    """Warn, when a fleet is checked from outside, of each tool's sink that free text can reach.
+    """Warn, in a check of a fleet, of each tool's sink that free text can reach.
 
     A sink that no policy names takes what is trusted and nothing else.
     """
@@ -279,7 +279,7 @@ def sink_warnings(bundle: Bundle, display_path: str, agents: Mapping[str, Agent]
 
 
 def row_warnings(settings: Settings, display_path: str) -> list[Problem]:
-    """Warn, when a fleet is checked from outside, of sources of rows that trust every column."""
+    """Warn, in a check of a fleet, of sources of rows that trust every column."""
     what = "whoever writes its rows chooses what is taken for trusted as id and subject"
     mend = "leave it out, and list in vouched the columns that no stranger chooses"
     return [
@@ -292,7 +292,7 @@ def row_warnings(settings: Settings, display_path: str) -> list[Problem]:
 def budget_problems(
     bundle: Bundle, display_path: str, agents: Mapping[str, Agent]
 ) -> list[Problem]:
-    """Return the policy's limits that cannot be kept, as a check from outside finds them."""
+    """Return the policy's limits that cannot be kept, as the check of a fleet finds them."""
     from vedette.app.policy_rollout import read_bundle_budgets
 
     try:

@@ -72,7 +72,7 @@ def open_warehouse(settings: Settings) -> Warehouse:
 
 
 async def ship_ledger(settings: Settings) -> tuple[int, int]:
-    """Ship the ledger from outside, while no fleet runs; return how many entries, and the last seq.
+    """Ship the ledger while no fleet runs; return how many entries, and the last seq.
 
     Raises BadFleet where [audit] says nowhere, BadCommand, StoreBusy.
     """
@@ -91,7 +91,7 @@ async def ship_ledger(settings: Settings) -> tuple[int, int]:
 
 
 def check_shipped(settings: Settings) -> dict[str, Any]:
-    """Compare from outside what was shipped with the ledger; return rows, differences by table."""
+    """Compare what was shipped with the ledger; return rows and differences by table."""
     from vedette.adapters.bigquery.reconciliation import find_differences
     from vedette.adapters.bigquery.shipper import read_mark
     from vedette.adapters.bigquery.tables import KINDS

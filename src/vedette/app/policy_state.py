@@ -51,7 +51,7 @@ def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
 
 
 def policy_status(settings: Settings, store: StoreReader) -> dict[str, Any]:
-    """Return the live policy from outside: who published it, why, the folder, the last refusals."""
+    """Return the live policy: who published it and why, the policy folder, the last refusals."""
     number, digest = store.policy.live_revision()
     published = _last_entries(store, "policy.published", 1)
     entry, body = published[0] if published else ({"at": 0}, {})

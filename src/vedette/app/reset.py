@@ -18,7 +18,7 @@ _RECEIVER_PREFIX = "receiver."
 
 
 def wipe_state(settings: Settings) -> list[str]:
-    """Empty a fleet's state folder from outside: store, keys, copies, caches; return the names.
+    """Empty a fleet's state folder: store, keys, copies, caches; return the names.
 
     Raises StoreBusy if a runner lives, and BadCommand if the folder is not plainly a state folder.
     """

@@ -44,7 +44,7 @@ def tables() -> list[str]:
 
 
 async def copy_store(settings: Settings, url: str, who: Principal, reason: str) -> CopyResult:
-    """Copy from outside the SQLite store of a state folder into an empty database.
+    """Copy the SQLite store of a state folder into an empty database.
 
     Either all of it is there and verified, or nothing. Raises StoreBusy if the fleet runs,
     BadCommand for a target that holds a store, BadStore if either does not verify.

@@ -53,7 +53,7 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> FleetStore:
 
 
 def open_idle_store(settings: Settings) -> FleetStore:
-    """Open from outside a store to write, while no fleet runs. Raises BadCommand, StoreBusy."""
+    """Open the settings' store to write, while no fleet runs. Raises BadCommand, StoreBusy."""
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.state_folder import secure_folder
 
@@ -75,7 +75,7 @@ def _key_in_force(settings: Settings) -> str | None:
 
 
 def open_reader(settings: Settings) -> StoreReader:
-    """Open from outside the settings' store to read, beside a running fleet or none; `close` it.
+    """Open the settings' store to read, beside a running fleet or none; `close` it.
 
     Raises BadStore if there is none.
     """
@@ -90,7 +90,7 @@ def open_reader(settings: Settings) -> StoreReader:
 
 @contextmanager
 def store_reader(settings: Settings) -> Iterator[StoreReader]:
-    """Open from outside the store that the settings name, to read for as long as the block runs.
+    """Open the store that the settings name, to read for as long as the block runs.
 
     Raises BadStore, also for what the library that reads the file says within the block.
     """
