@@ -97,12 +97,12 @@ async def page(work: Path) -> str:
             row = fleet.app.store.runs.row("incidents", SERIES)
     calls = [json.loads(line) for line in (work / "receiver.jsonl").read_text().splitlines()]
     outbox = len(list((work / "mailbox" / ".Outbox").rglob("*.*")))
-    mail_path = sorted(
+    mail_paths = sorted(
         p.relative_to(work / "mailbox") for p in (work / "mailbox").rglob("*harbour*")
     )
     return "\n".join(
         (
-            mail_part(mail, note, str(mail_path[0]), outbox),
+            mail_part(mail, note, str(mail_paths[0]), outbox),
             incident_part(incident, dict(row or {}), calls, rows),
             reflow(REST),
         )

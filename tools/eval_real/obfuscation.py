@@ -62,8 +62,8 @@ def run(data: Path, quick: bool) -> list[str]:
     for name, judge in judged.items():
         clean = judge(texts)
         bar = float(np.quantile(clean[~abusive], 1 - _ALLOWED))
-        clean_share = float((clean[abusive] > bar).mean())
-        lines.append(f"  {name}: recall on clean text {clean_share:.3f}")
+        clean_recall = float((clean[abusive] > bar).mean())
+        lines.append(f"  {name}: recall on clean text {clean_recall:.3f}")
         for attack, changed in attacked.items():
             if "half" in name and attack != "hidden homoglyphs":
                 continue
@@ -72,7 +72,7 @@ def run(data: Path, quick: bool) -> list[str]:
             cost = 1000 * (time.process_time() - start) / len(texts)
             recall = float((scores[abusive] > bar).mean())
             lines.append(
-                f"    {attack:18s} recall {recall:.3f} (lost {100 * (clean_share - recall):+5.1f}"
+                f"    {attack:18s} recall {recall:.3f} (lost {100 * (clean_recall - recall):+5.1f}"
                 f" points); attacked benign above the bar"
                 f" {100 * (scores[~abusive] > bar).mean():4.1f} %; {cost:.1f} ms CPU/post"
             )

@@ -46,7 +46,7 @@ class NoResponse(Exception):
 class Response(Struct, frozen=True):
     """A server's answer to the HTTP client: `headers` have lower-case names, `body` is as it came.
 
-    `truncated` says that there was more of the body than is received, or that it broke off.
+    `truncated` says that there was more of the body than is here, or that it broke off.
     """
 
     status: int

@@ -90,7 +90,7 @@ def _audit_target(
     times: Mapping[str, int],
 ) -> dict[str, Any]:
     given: dict[str, Any] = {**times, "names": names}
-    retained_us = (
+    retained_since_us = (
         0 if record.retention_us is None else end_us + _CLOCK_SKEW_US - record.retention_us
     )
     if record.mails is not None:
@@ -98,7 +98,7 @@ def _audit_target(
         found = audit_mailbox(seen, ledger, name, emptied=record.drained_folders, **given)
     else:
         seen = items
-        found = audit_keys(seen, ledger, name, retained_us=retained_us, **given)
+        found = audit_keys(seen, ledger, name, retained_since_us=retained_since_us, **given)
     claims = ledger.at_target(name)
     return {
         "target": name,
@@ -107,7 +107,7 @@ def _audit_target(
         "done": sum(claim.state == "done" for claim in claims),
         "open": sum(claim.is_open for claim in claims),
         "erased": sum(claim.erased for claim in claims),
-        "kept_since": retained_us or None,
+        "kept_since": retained_since_us or None,
         "findings": found,
     }
 

@@ -66,15 +66,15 @@ async def record_stops(services: Services) -> None:
     One that a person lifted through another worker after it was ordered here is recorded and lifted
     in one commit. That worker's clock is taken for right if it is no further off than a jump.
     """
-    for scope, unrecorded in list(services.stops.unrecorded.items()):
+    for scope, stop in list(services.stops.unrecorded.items()):
         # Its commit may have stood though nobody was told, or another's stop may last as long.
         with suppress(BadCommand):
             await services.store.commands.stop(
-                unrecorded.draft, *scope, True, command=unrecorded.command,
-                lifted_after_us=unrecorded.at_us + JUMP_US,
+                stop.draft, *scope, True, command=stop.command,
+                lifted_after_us=stop.at_us + JUMP_US,
             )  # fmt: skip
         reload_stops(services)
-        if services.stops.unrecorded.get(scope) is unrecorded:
+        if services.stops.unrecorded.get(scope) is stop:
             del services.stops.unrecorded[scope]
         services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
 

@@ -50,7 +50,7 @@ class KernelSVM:
         positive = sign > 0
         lam = self.lam[:, None]
         level = 2 * np.bincount(places, minlength=labels) / size - 1
-        target = before = first_targets = sign
+        target = before = early_targets = sign
         for round_ in range(_ROUNDS if size <= _LARGE else _ROUNDS_LARGE):
             reached = target - lam * (self._inverse @ (target - level))
             iterate = np.where(positive, np.maximum(1, reached), np.minimum(-1, reached))
@@ -59,7 +59,7 @@ class KernelSVM:
             target = np.where(positive, np.maximum(1, lookahead), np.minimum(-1, lookahead))
             before = iterate
             if round_ < _FIRST_ROUNDS:
-                first_targets = iterate
+                early_targets = iterate
         # Moved to 0 and 1, so that what is like nothing scores 0 for every label.
         before = (before + 1) / 2
         alpha = self._inverse @ before
@@ -67,8 +67,8 @@ class KernelSVM:
         diagonal = np.diag(self._inverse)[:, None]
         # The others' targets have moved by what they heard of the row that is left out: the longer
         # they move, the better it speaks of itself. So it is heard where they stood early.
-        first_targets = (first_targets + 1) / 2
-        self.left_out: Floats = first_targets - (self._inverse @ first_targets) / diagonal
+        early_targets = (early_targets + 1) / 2
+        self.left_out: Floats = early_targets - (self._inverse @ early_targets) / diagonal
 
     def add(self, similar: Floats, itself: float, lam: float) -> None:
         """Add one row: its kernel with the rows that are there, and with itself.

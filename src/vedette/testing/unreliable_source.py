@@ -5,7 +5,7 @@ their way (and delivers to a second reader meanwhile), delays, mixes keys, split
 its streams. As brokers with ordering keys do, it never shows an event for the first time before the
 one before it in its key was acknowledged.
 
-    source = RoughSource("rough", events, seed=3)
+    source = UnreliableSource("unreliable", events, seed=3)
     await source.deliver(intake)
     assert source.did["lost ack"]
 """

@@ -197,8 +197,8 @@ class LedgerExport:
 
     def archived(self) -> bytes | None:
         """Return what lies before the export's first entry, as `Archived` reads it."""
-        summary = self.summary.get("archived")
-        return orjson.dumps(summary) if summary is not None else None
+        archived = self.summary.get("archived")
+        return orjson.dumps(archived) if archived is not None else None
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]:
         """Yield (seq, bytes, salt, body); the seq is what the line says, as far as it says one."""

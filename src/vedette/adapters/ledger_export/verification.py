@@ -89,7 +89,7 @@ def verify_store(
             archived=archived,
         )
         wrong, columns = _check_columns(record)
-        size_findings = [*_check_sizes(record), *_check_tree(record, report)]
+        column_findings = [*_check_sizes(record), *_check_tree(record, report)]
         store_findings = [
             *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
         ]
@@ -101,14 +101,14 @@ def verify_store(
     if stream.stray_count and bodies:
         counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.stray_count
         columns = stray_findings + columns
-    if wrong or size_findings:
-        counts[Code.COLUMN_MISMATCH] = wrong + len(size_findings)
-    other_findings: list[Finding] = []
+    if wrong or column_findings:
+        counts[Code.COLUMN_MISMATCH] = wrong + len(column_findings)
+    shown_findings: list[Finding] = []
     for one in store_findings:
         counts[one.code] = counts.get(one.code, 0) + 1
         if counts[one.code] <= _MAX_FINDINGS:
-            other_findings.append(one)
-    findings = (*report.findings, *columns, *size_findings[:_MAX_FINDINGS], *other_findings)
+            shown_findings.append(one)
+    findings = (*report.findings, *columns, *column_findings[:_MAX_FINDINGS], *shown_findings)
     return replace(report, counts=counts, findings=findings)
 
 

@@ -56,8 +56,8 @@ def connect_to(url: str, *, within_s: float = 5.0) -> str:
             return f"{parts.hostname}:{port} can be connected to; nothing was sent"
         context = ssl.create_default_context()
         with context.wrap_socket(plain, server_hostname=parts.hostname) as safe:
-            answer = f"{parts.hostname}:{port} can be connected to ({safe.version()})"
-            return f"{answer}; nothing was sent"
+            reached = f"{parts.hostname}:{port} can be connected to ({safe.version()})"
+            return f"{reached}; nothing was sent"
 
 
 def _is_name(host: str) -> bool:

@@ -66,7 +66,7 @@ class Client:
             headers["Authorization"] = f"Bearer {token}"
         tls = self._tls() if parts.scheme == "https" else None
         url = parts._replace(path=parts.path.rstrip("/") + path, query="", fragment="").geturl()
-        end, timeout = machine.monotonic_s() + TIMEOUT_S, f"no whole answer within {TIMEOUT_S:g} s"
+        end, too_late = machine.monotonic_s() + TIMEOUT_S, f"no whole answer within {TIMEOUT_S:g} s"
         try:
             response = request(
                 "POST", url, headers, urlencode(form).encode(),
@@ -74,7 +74,7 @@ class Client:
             )  # fmt: skip
         except (SendFailure, NoResponse) as error:
             raise SourceUnavailable(
-                timeout if machine.monotonic_s() >= end else str(error)
+                too_late if machine.monotonic_s() >= end else str(error)
             ) from error
         except ValueError as error:
             mend = "see that url and token are plain ASCII, the host a name of DNS"
@@ -83,7 +83,7 @@ class Client:
             raise BadFleet("the answer is too long", where=self._where, mend="ask for fewer series")
         if response.truncated:
             raise SourceUnavailable(
-                timeout if machine.monotonic_s() >= end else "its answer broke off"
+                too_late if machine.monotonic_s() >= end else "its answer broke off"
             )
         return self._read(response.status, response.body), _date(response.headers.get("date"))
 

@@ -167,8 +167,8 @@ class Inbox:
             for at in range(0, len(due), MAX_IDS):
                 batch: list[str] = due[at : at + MAX_IDS]
                 for _ in range(_TRIES):
-                    batch, refused = await send_batch(send, batch)
-                    lost += len(refused)
+                    batch, expired = await send_batch(send, batch)
+                    lost += len(expired)
                     if not batch:
                         break
             if lost:

@@ -77,7 +77,7 @@ class SpoolSource:
         self._max_bytes = max_bytes
         self._has_read = False
         # Durable and not moved yet, each with the folder it goes to; None is to be removed.
-        self._accepted_files: deque[tuple[SpooledFile, str | None]] = deque()
+        self._files_to_move: deque[tuple[SpooledFile, str | None]] = deque()
 
     async def deliver(self, intake: Intake) -> None:
         """Hand over every file until cancelled, or until none is left (`finite`).
@@ -86,7 +86,7 @@ class SpoolSource:
         became so: the next call goes on. StoreFailed if another worker leads.
         """
         while True:
-            await self._in_thread(self._move_accepted)
+            await self._in_thread(self._move_files)
             names = await self._in_thread(self._list)
             self._has_read = True
             progress = False
@@ -96,7 +96,7 @@ class SpoolSource:
                     self._check_leader()
                     receipts = await intake.accept([file.delivery for file in files])
                     self._record_receipts(files, receipts)
-                    await self._in_thread(self._move_accepted)
+                    await self._in_thread(self._move_files)
                     progress = True
             # What came meanwhile, or was written anew, is found by looking again.
             if progress:
@@ -173,18 +173,18 @@ class SpoolSource:
     # --- what is durable leaves the folder ----------------------------------------------------
 
     def _record_receipts(self, files: Sequence[SpooledFile], receipts: Sequence[Receipt]) -> None:
-        aim = DONE if self._plan.keep else None
+        place = DONE if self._plan.keep else None
         for file, receipt in zip(files, receipts, strict=True):
             # The intake refuses some events, too.
-            self._accepted_files.append((file, REFUSED if receipt.status == "refused" else aim))
+            self._files_to_move.append((file, REFUSED if receipt.status == "refused" else place))
 
-    def _move_accepted(self) -> None:
-        if not self._accepted_files:
+    def _move_files(self) -> None:
+        if not self._files_to_move:
             return
         with open_folder(self._plan) as folder:
-            while self._accepted_files:
-                self._move(folder, *self._accepted_files[0])
-                self._accepted_files.popleft()
+            while self._files_to_move:
+                self._move(folder, *self._files_to_move[0])
+                self._files_to_move.popleft()
 
     def _move(self, folder: int, file: SpooledFile, place: str | None) -> None:
         if _mark(folder, file.name) != file.mark:

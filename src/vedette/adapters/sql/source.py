@@ -181,8 +181,8 @@ class SqlSource:
         """Return how long to wait for the next asking."""
         every = duration_us(self._plan.every)
         # A long table that was read for the first time is read whole until a mark is old enough.
-        is_first_read = self._watermark.floor() is None and len(self._seen) >= MAX_SEEN
-        return max(every, self._plan.overlap_us) if is_first_read else every
+        reads_whole = self._watermark.floor() is None and len(self._seen) >= MAX_SEEN
+        return max(every, self._plan.overlap_us) if reads_whole else every
 
     def _position(self) -> str:
         return orjson.dumps(self._watermark.to_json()).decode()

@@ -55,7 +55,7 @@ class Jump(Struct, frozen=True):
 class FleetClock:
     """A Clock over the machine's. Instants and durations are integer microseconds.
 
-    `moved` counts confirmations that moved it, `shift_us` is by how much in all: what waits in
+    `shift_us` is by how much confirmations have moved it in all: what waits in
     memory until an instant is moved along by whoever holds it.
     """
 

@@ -95,7 +95,7 @@ class StatelessReasoner:
 
 
 class ToolExecutor(Protocol):
-    """The port that performs tools. It holds the hands; it decides nothing."""
+    """The port that performs tools; it decides nothing."""
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes; pure. Raises what the tool raises."""

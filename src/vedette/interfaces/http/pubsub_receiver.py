@@ -303,13 +303,13 @@ class _PushReceiver:
 def _unwrap(endpoint: PushEndpoint, body: bytes) -> PushedMessage:
     """Return the message of a wrapped push. Raises _Refusal."""
     try:
-        request = load_json(body)
+        document = load_json(body)
     except BadEvent as error:
         raise _Refusal(400, "bad-request", error.what) from error
-    message = request.get("message") if isinstance(request, dict) else None
+    message = document.get("message") if isinstance(document, dict) else None
     if not isinstance(message, dict):
         raise _Refusal(400, "bad-request", "no wrapped Pub/Sub message; use payload wrapping")
-    if request.get("subscription") != endpoint.subscription:
+    if document.get("subscription") != endpoint.subscription:
         raise _Refusal(403, "forbidden", "the message is another subscription's")
     attributes = message.get("attributes") or {}
     texts = isinstance(attributes, dict) and all(isinstance(v, str) for v in attributes.values())

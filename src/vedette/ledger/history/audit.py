@@ -156,13 +156,13 @@ def audit_keys(
     since_us: int,
     read_us: int,
     names: Collection[str] = (),
-    retained_us: int = 0,
+    retained_since_us: int = 0,
 ) -> list[dict[str, Any]]:
     """Hold a target's record of keys against the ledger; `read_us` is when its reading began.
 
     Both from `since_us` on; what carries no time in the record counts as being in it. An effect
     that was meant for another target is no intent here; `names` are other names of this one. What
-    began before `retained_us` the record may have forgotten, so it is not missed.
+    began before `retained_since_us` the record may have forgotten, so it is not missed.
     """
     found: list[dict[str, Any]] = []
     here = {target, *names}
@@ -186,7 +186,7 @@ def audit_keys(
             what = f"{key!r} took effect {number} times"
             found.append(finding("twice", target, what, key=key, claim=ledger.effects.get(key)))
     for claim in ledger.at_target(target):
-        is_retained = claim.began_us >= retained_us
+        is_retained = claim.began_us >= retained_since_us
         if claim.key not in times and is_retained and _is_due(claim, since_us, read_us):
             what = f"{claim.tool} of {claim.agent} was done; the target does not know it"
             found.append(finding("not-there", target, what, claim=claim))

@@ -292,9 +292,9 @@ class Projection:
     def _list_run(self, run: str, seq: int, state: State) -> None:
         """Let the list of runs have this one if it waits or is dead."""
         if state["marked"] or state.get("room") or "dead" in state:
-            row = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
-            row |= {"open": state["marked"], "room": state.get("room", 0)}
-            self._replace_row(("run", run), seq, state["sort"], row, state.get("shown"))
+            data = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
+            data |= {"open": state["marked"], "room": state.get("room", 0)}
+            self._replace_row(("run", run), seq, state["sort"], data, state.get("shown"))
             state["shown"] = 1
         elif state.pop("shown", 0):
             self._drop(("run", run))
@@ -362,11 +362,11 @@ class Projection:
         if not marks and hold not in OPEN_HOLDS and action.get("effect") != "unknown":
             return
         about = {part: action[part] for part in ("agent", "run", "tool")}
-        row = {part: action.get(part) for part in ("rule", "wait", "until")}
-        row |= {"state": hold, "at": action.get("asked")}
+        held = {part: action.get(part) for part in ("rule", "wait", "until")}
+        held |= {"state": hold, "at": action.get("asked")}
         unknown = {"at": action.get("begun")}
         for mark, is_open, more in (
-            ("hold", hold in OPEN_HOLDS, row),
+            ("hold", hold in OPEN_HOLDS, held),
             ("effect", action.get("effect") == "unknown", unknown),
         ):
             if is_open:
@@ -393,8 +393,8 @@ class Projection:
 
     def set_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is in force."""
-        row = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
-        self._replace_row(("stop", str(fields.get("what"))), seq, 0, row)
+        data = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
+        self._replace_row(("stop", str(fields.get("what"))), seq, 0, data)
 
     def lift_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is over."""
@@ -409,8 +409,8 @@ class Projection:
         """A budget's limit was alerted of, or refused something."""
         parts = ("scope", "agent", "unit", "window")
         limit = "|".join(str(fields.get(part) or "") for part in parts)
-        row = {"limit": fields.get("limit"), f"{name}_at": at_us}
-        self.count(("budget", limit), name, seq, **row)
+        more = {"limit": fields.get("limit"), f"{name}_at": at_us}
+        self.count(("budget", limit), name, seq, **more)
 
 
 _HANDLERS: Mapping[str, Callable[[Projection, int, int, Mapping[str, Any]], None]] = {

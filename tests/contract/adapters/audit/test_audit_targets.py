@@ -393,7 +393,7 @@ def test_a_key_of_another_target_is_said_to_be_whose() -> None:
 def test_what_a_record_may_have_forgotten_is_not_missed() -> None:
     ledger = ledger_of(claim("old", began_us=19), claim("a", began_us=20))
     times: dict[str, Any] = {"since_us": 10, "read_us": 100}
-    found = audit_keys([], ledger, "post", retained_us=20, **times)
+    found = audit_keys([], ledger, "post", retained_since_us=20, **times)
     assert [one["key"] for one in found] == ["a"]
     found = audit_keys([], ledger, "post", **times)
     assert [one["key"] for one in found] == ["old", "a"], "the control: a record that keeps all"
@@ -401,7 +401,9 @@ def test_what_a_record_may_have_forgotten_is_not_missed() -> None:
     ledger = ledger_of(claim("old", "failed", began_us=19))
     assert [
         one["code"]
-        for one in audit_keys([TargetEffect("old", 50)], ledger, "post", retained_us=20, **times)
+        for one in audit_keys(
+            [TargetEffect("old", 50)], ledger, "post", retained_since_us=20, **times
+        )
     ] == ["despite"]
 
 

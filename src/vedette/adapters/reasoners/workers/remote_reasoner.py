@@ -352,10 +352,10 @@ class RemoteJudgeHandle(_JudgeHandle):
         calls = list(self.pending.values())
         shed = [one for one in calls if one.kind == protocol.FOLD]
         if len(calls) > MAX_WAITING:
-            stored = {
+            waiting = {
                 one.key for one in [a for a in calls if a.kind == protocol.REASON][:MAX_WAITING]
             }
-            shed += [a for a in calls if a.kind != protocol.FOLD and a.key not in stored]
+            shed += [a for a in calls if a.kind != protocol.FOLD and a.key not in waiting]
         for one in shed:
             del self.pending[one.number]
             self._restores.pop(one.key, None)
