@@ -10,7 +10,7 @@ from typing import Any
 from google.api_core.exceptions import DeadlineExceeded
 from msgspec.structs import replace
 
-from vedette.adapters.pubsub.admin import apply
+from vedette.adapters.pubsub.admin import apply_declaration
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.config import PubsubFile
 from vedette.adapters.pubsub.declaration import build_declaration
@@ -45,7 +45,7 @@ class Letters:
         # Without the waits between attempts, for which a test would have to wait, too.
         at_once = {"retry_min_s": 0, "retry_max_s": 0}
         quick = {name: {**fields, **at_once} for name, fields in wanted.subscriptions.items()}
-        await apply(replace(wanted, subscriptions=quick))
+        await apply_declaration(replace(wanted, subscriptions=quick))
 
     async def die(self, *messages: tuple[bytes, Mapping[str, str]]) -> None:
         """Publish messages and give them back until the broker gives them up."""

@@ -28,7 +28,7 @@ from tests.opa_server import _free_port
 from tests.rego_grammar import DATA
 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.profile import check_profile
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.domain.base.errors import BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle, Finding
@@ -54,7 +54,7 @@ def refusals(text: str) -> list[Finding]:
         syntax = InterpreterEngine(bundle_of(text), DATA).syntax_trees()
     except EngineFailed as error:
         return [Finding(PATH, 1, str(error))]
-    found = check(read_modules(syntax), DATA, sample={})
+    found = check_profile(read_modules(syntax), DATA, sample={})
     return [each for each in found if each.file == PATH and each.what != "no tests beside it"]
 
 

@@ -56,7 +56,7 @@ async def replay(laid: Laid) -> dict[str, object]:
     """Run the fleet until it is idle; return its summary."""
     from vedette.app.composition_root import open_app
     from vedette.config.settings import load_settings
-    from vedette.interfaces.daemon import Daemon, summary
+    from vedette.interfaces.daemon import Daemon, describe_run
 
     app = await open_app(load_settings(laid.config))
     running = Daemon(app, until_idle=True)
@@ -76,7 +76,7 @@ async def replay(laid: Laid) -> dict[str, object]:
 
     await running.run(progress)
     print(file=sys.stderr)
-    result = summary(running)
+    result = describe_run(running)
     await app.close()
     return result
 

@@ -42,7 +42,7 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
-from vedette.ledger.history.target_match import match
+from vedette.ledger.history.target_match import match_target_record
 from vedette.policy.replay import replay
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import TrustingStage
@@ -86,7 +86,7 @@ def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) 
     account = day.rebuilt
     assert account.findings == []
     assert account.truncated_runs == set()
-    found = match(account, day.happened)
+    found = match_target_record(account, day.happened)
     assert found.ok, found.to_json()
     assert found.matched == found.effects == len(day.effects)
 
@@ -230,28 +230,28 @@ def test_the_verbs_say_so_too(day: Played) -> None:
 
 
 def test_an_effect_that_the_ledger_does_not_have_is_found(day: Played) -> None:
-    found = match(day.rebuilt, [*day.happened, ("wire.send", "0" * 32)])
+    found = match_target_record(day.rebuilt, [*day.happened, ("wire.send", "0" * 32)])
     assert [one["why"] for one in found.unmatched] == ["no intent has this key"]
     tool, key = day.happened[0]
     other = "bell.ring" if tool != "bell.ring" else "wire.send"
-    assert not match(day.rebuilt, [*day.happened[1:], (other, key)]).ok
+    assert not match_target_record(day.rebuilt, [*day.happened[1:], (other, key)]).ok
 
 
 def test_an_effect_that_happened_twice_is_found(day: Played) -> None:
-    found = match(day.rebuilt, [*day.happened, day.happened[7]])
+    found = match_target_record(day.rebuilt, [*day.happened, day.happened[7]])
     assert found.repeated == [day.happened[7][1]]
 
 
 def test_an_effect_that_only_the_ledger_knows_is_found(day: Played) -> None:
     done = {i.key for i in day.rebuilt.intents.values() if i.state == "done"}
     at = next(at for at, (_, key) in enumerate(day.happened) if key in done)
-    found = match(day.rebuilt, day.happened[:at] + day.happened[at + 1 :])
+    found = match_target_record(day.rebuilt, day.happened[:at] + day.happened[at + 1 :])
     assert found.phantoms == [f"act_{day.happened[at][1]}"]
 
 
 def test_an_effect_of_what_was_never_permitted_is_found(day: Played) -> None:
     denied = next(i for i in day.rebuilt.intents.values() if i.outcome == "deny" and not i.effects)
-    found = match(day.rebuilt, [*day.happened, (denied.tool, denied.key)])
+    found = match_target_record(day.rebuilt, [*day.happened, (denied.tool, denied.key)])
     assert len(found.unmatched) == 1
 
 

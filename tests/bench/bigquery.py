@@ -25,7 +25,7 @@ from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.reconciliation import find_differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.source import BigQuerySource
-from vedette.adapters.bigquery.tables import Encoder
+from vedette.adapters.bigquery.tables import ShippedRowEncoder
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.domain.base.canonical import canonical_json
 from vedette.testing.clock import ManualClock
@@ -93,7 +93,7 @@ async def ship(figures: dict[str, Any], emulator: Emulator, raws: list[bytes], c
     warehouse = Warehouse(PROJECT, data.short)
     warehouse.prepare()
     reader = ledger_of(raws, count)
-    encoder = Encoder("ledger", "bench")
+    encoder = ShippedRowEncoder("ledger", "bench")
     began = time.process_time()
     encoder.batch(reader.entries[:1000], 0)
     figures["encode_cpu_us_each"] = round((time.process_time() - began) * 1e3, 1)

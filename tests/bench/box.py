@@ -22,7 +22,7 @@ import psutil
 from tests.bench.workers import FOLDER, all_lanes, briefings
 
 from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
-from vedette.adapters.reasoners.workers.sandbox import Sandbox, enter, prepare
+from vedette.adapters.reasoners.workers.sandbox import Sandbox, enter_sandbox, prepare_sandbox
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.config.yaml import parse_yaml
@@ -104,12 +104,12 @@ def entering(ports: tuple[int, ...]) -> float:
     there, here = os.pipe()
     with tempfile.TemporaryDirectory() as scratch:
         box = Sandbox(scratch, read=(str(FOLDER),), ports=ports)
-        prepare(box)
+        prepare_sandbox(box)
         pid = os.fork()
         if pid == 0:
             with suppress(BaseException):
                 began = time.process_time()
-                enter(box, (here,))
+                enter_sandbox(box, (here,))
                 os.write(here, repr((time.process_time() - began) * 1e3).encode())
             os._exit(0)
         os.close(here)

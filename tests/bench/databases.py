@@ -13,7 +13,7 @@ from tests import pg
 
 from vedette.app.composition_root import App
 from vedette.config.settings import StorePlan
-from vedette.engine.cluster import catch_up, follow_cluster
+from vedette.engine.cluster import catch_up_with_cluster, follow_cluster
 
 _SYNCS = "SELECT current_setting('fsync'), current_setting('full_page_writes')"
 
@@ -89,7 +89,7 @@ async def following(app: App) -> AsyncIterator[None]:
     if not app.store.cluster.multi_worker:
         yield
         return
-    await catch_up(app.services, app.rollout)
+    await catch_up_with_cluster(app.services, app.rollout)
     troubles: list[str] = []
     task = asyncio.create_task(
         follow_cluster(app.services, app.rollout, lambda: None, troubles.append)

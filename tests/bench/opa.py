@@ -42,7 +42,7 @@ from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine
 from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.domain.action import bind
+from vedette.domain.action import bind_proposal
 from vedette.domain.decision import DecisionContext, NullPolicyEngine
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
@@ -140,7 +140,9 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
         confidence=0.99,
     )
     roots = first_roots(plan, briefing)
-    action = bind(proposal, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
+    action = bind_proposal(
+        proposal, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99
+    )
     gateway = Gateway(engine, 1)
 
     def decide() -> bytes:

@@ -22,7 +22,7 @@ from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.domain.action import Action, Proposal, bind
+from vedette.domain.action import Action, Proposal, bind_proposal
 from vedette.domain.decision import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
@@ -30,7 +30,7 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.operations.evaluation import first_roots
 from vedette.policy.gateway import Gateway
-from vedette.policy.second_opinion import ONE_IN, Samples, SecondOpinion
+from vedette.policy.second_opinion import ONE_IN, SampledDecisions, SecondOpinion
 
 AGENT, BANK, TOOL = "inbox_triage", "inbox", "mail.flag"
 ROUND, WARM = 200, 100
@@ -61,22 +61,24 @@ def build_question() -> tuple[Action, DecisionContext]:
     proposal = Proposal(TOOL, {"message": Ref("/event/id"), "flag": "flagged"})
     briefing = Briefing("run_1", AGENT, "1", 1, 0, 1, event, agent.charter, REGISTRY)
     roots = first_roots(agent, briefing)
-    action = bind(proposal, agent.tools, roots, run="run_1", turn=1, ordinal=0, confidence=1.0)
+    action = bind_proposal(
+        proposal, agent.tools, roots, run="run_1", turn=1, ordinal=0, confidence=1.0
+    )
     return action, DecisionContext(agent, event, 1, NOW_US)
 
 
 def gateway(
     engine: PolicyEngine, other: PolicyEngine | None, *, always: bool
-) -> tuple[Gateway, Samples]:
+) -> tuple[Gateway, SampledDecisions]:
     """Return a gateway with a second opinion on each permit (`always`), or on the sample only."""
-    second, samples = None, Samples(PrometheusMetrics())
+    second, samples = None, SampledDecisions(PrometheusMetrics())
     if other is not None:
         grants = {} if always else {AGENT: {"inward": [TOOL], "tools": {TOOL: {"impact": "low"}}}}
         second = SecondOpinion(other, grants, PrometheusMetrics(), samples, one_in=ONE_IN)
     return Gateway(engine, 1, second_opinion=second), samples
 
 
-def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price]:
+def measure(ways: dict[str, tuple[Gateway, SampledDecisions]], rounds: int) -> list[Price]:
     """Decide in turn, `ROUND` at a time; the samples put aside are compared in their way's time."""
     action, situation = build_question()
     walls: dict[str, list[float]] = {name: [] for name in ways}

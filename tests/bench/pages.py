@@ -26,7 +26,7 @@ import orjson
 from tests.bench.machine import described, percentile
 
 from vedette.domain.base.canonical import canonical_json
-from vedette.ledger.history.changes import changes, entries_page
+from vedette.ledger.history.changes import entries_page, list_ledger_changes
 from vedette.store.dialect import Database
 from vedette.store.reader import StoreReader
 from vedette.store.schema import tag
@@ -187,7 +187,7 @@ def measured(record: StoreReader, number: int, rounds: int) -> float:
             print(f"{name:<24}{depth:>10.1%}{items:>7}{shown(took[3:])}{used:>9.2f}")
     for name, work in (
         ("at(time)", lambda: record.ledger.seq_at(_START_US + dice.randrange(number) * 400)),
-        ("changes(1,000 behind)", lambda: changes(record.ledger, number - 1000)),
+        ("changes(1,000 behind)", lambda: list_ledger_changes(record.ledger, number - 1000)),
         ("counts", record.tables.counts),
     ):
         took, core = [], []

@@ -194,7 +194,7 @@ async def receive(
     """
     from vedette.app.composition_root import open_app
     from vedette.config.settings import load_settings
-    from vedette.interfaces.daemon import Daemon, summary
+    from vedette.interfaces.daemon import Daemon, describe_run
 
     app = await open_app(load_settings(laid.config))
     running = Daemon(app, until_idle=False)
@@ -219,7 +219,7 @@ async def receive(
     try:
         await running.run(look)
         await asyncio.gather(*works)
-        return summary(running) | {"redelivered": app.metrics.total("pubsub_redelivered")}
+        return describe_run(running) | {"redelivered": app.metrics.total("pubsub_redelivered")}
     finally:
         await app.close()
 

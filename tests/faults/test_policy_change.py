@@ -242,11 +242,11 @@ def live_revision(state: Path) -> int:
 
 def folder_waits(state: Path) -> bool:
     from vedette.domain.bundle import Revision
-    from vedette.policy.folder import is_waiting
+    from vedette.policy.folder import is_folder_waiting
     from vedette.store.sqlite import SqliteReader
 
     store = SqliteReader(state)
-    found = is_waiting(store, Revision(*store.policy.live_revision()))
+    found = is_folder_waiting(store, Revision(*store.policy.live_revision()))
     store.close()
     return found
 

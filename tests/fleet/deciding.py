@@ -19,7 +19,7 @@ from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.agent import FleetContext, read_agent
 from vedette.config.bank import read_bank
-from vedette.domain.action import Action, bind
+from vedette.domain.action import Action, bind_proposal
 from vedette.domain.agent import Agent
 from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import Decision, DecisionContext
@@ -84,7 +84,7 @@ def decided(
     gateway = Gateway(engine(), 1)
     verdicts = []
     for ordinal, proposal in enumerate(judgement.proposals):
-        action = bind(
+        action = bind_proposal(
             proposal, plan.tools, roots, run="run", turn=1, ordinal=ordinal,
             confidence=judgement.confidence,
         )  # fmt: skip

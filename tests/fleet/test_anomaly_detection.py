@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from ruamel.yaml import YAML
 
-from vedette.domain.action import Proposal, bind
+from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
@@ -122,7 +122,9 @@ class Line:
         tool = TOOLS[proposal.tool]
         body = json.loads(event.to_body())
         roots = Roots(body, self.vouched, CHARTER, REGISTRY, {}, frozenset(), {}, frozenset(), {})
-        action = bind(proposal, TOOLS, roots, run=run, turn=1, ordinal=ordinal, confidence=sure)
+        action = bind_proposal(
+            proposal, TOOLS, roots, run=run, turn=1, ordinal=ordinal, confidence=sure
+        )
         if any(action.origins[sink] != "trusted" for sink in tool.sinks):
             self.denied.append(tool.name)
             return

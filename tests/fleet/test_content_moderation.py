@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engine, shipped, yaml
 
 from vedette.config.agent_loader import build_judge, load_module
-from vedette.domain.action import bind
+from vedette.domain.action import bind_proposal
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.decision import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
@@ -273,12 +273,14 @@ def test_a_ground_of_ones_own_wording_is_denied() -> None:
         (plan.charter["grounds"]["spam"], "permit"),
     ):
         worded = replace(proposal, args={**proposal.args, "ground": ground})
-        action = bind(worded, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=1.0)
+        action = bind_proposal(
+            worded, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=1.0
+        )
         context = DecisionContext(plan, event, 1, NOW_US, ())
         assert Gateway(engine(), 1).decide(action, context).decision.outcome == outcome
     worded = replace(proposal, args={**proposal.args, "person": True})
     with pytest.raises(BadProposal, match="has no argument"):
-        bind(worded, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=1.0)
+        bind_proposal(worded, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=1.0)
 
 
 HOSTILE = (

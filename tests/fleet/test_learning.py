@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from vedette.adapters.schedule.source import ScheduleSource
-from vedette.app.memory_trial import find_flips
+from vedette.app.memory_trial import try_candidate
 from vedette.app.sources import build_outcome_reader
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
@@ -126,7 +126,7 @@ async def test_a_correction_changes_nothing_before_promotion_and_the_next_event_
     (waits,) = await learned(fleet)
     await judged(fleet, "bill", "Please find invoice 7713 attached, due within thirty days.")
     seen = await order(fleet, "memory_show", id=waits["id"][:12])
-    would = find_flips(fleet.app.store, "inbox_triage", waits, seen["taught"]["inbox_triage"])
+    would = try_candidate(fleet.app.store, "inbox_triage", waits, seen["taught"]["inbox_triage"])
     assert would["events"] == 2
     assert [(one["run"], one["before"], one["after"]) for one in would["flips"]] == [
         (run.id, "question", "legal")

@@ -30,7 +30,7 @@ from vedette.config.fleet import LoadedFleet
 from vedette.config.settings import Isolation, Settings, StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
-from vedette.engine.cluster import catch_up, follow_cluster
+from vedette.engine.cluster import catch_up_with_cluster, follow_cluster
 from vedette.interfaces.daemon import build_bank_feed
 from vedette.policy import bundle_data
 from vedette.testing.harness import TrustingStage
@@ -142,7 +142,7 @@ class Life:
             app.services.tool_executor = self.processes.tools
             app.services.reasoners = {**app.services.reasoners, "judge": self.processes.judges}
         if app.services.store.cluster.multi_worker:
-            await catch_up(app.services, app.rollout)
+            await catch_up_with_cluster(app.services, app.rollout)
             task = asyncio.create_task(
                 follow_cluster(
                     app.services, app.rollout, build_bank_feed(app), self.troubles.append

@@ -45,7 +45,7 @@ def open_ledger_key(folder: Path, name: str, in_force: Callable[[], str | None])
     if next_keys:
         _recover_rotations(folder, name, next_keys, in_force())
     if path.exists():
-        key = read_key(path)
+        key = read_signing_key(path)
     else:
         if (folder / "store.db").exists():
             raise BadStore(
@@ -55,10 +55,10 @@ def open_ledger_key(folder: Path, name: str, in_force: Callable[[], str | None])
             )
         key = _generate_key()
         folder.mkdir(parents=True, exist_ok=True)
-        write_private(path, key.private_bytes_raw())
+        write_key_file(path, key.private_bytes_raw())
     verifier_line = format_verifier_key(name, key)
     if not public.exists():
-        write_private(public, (verifier_line + "\n").encode("ascii"))
+        write_key_file(public, (verifier_line + "\n").encode("ascii"))
     elif (
         public.read_text(encoding="utf-8").strip() != verifier_line and in_force() != verifier_line
     ):
@@ -95,7 +95,7 @@ class KeyFolder:
         if self._pending_key is not None:
             self.finish(self._pending_key)
         key = _generate_key()
-        write_private(self._key_path(key), key.private_bytes_raw())
+        write_key_file(self._key_path(key), key.private_bytes_raw())
         return key, format_verifier_key(self._name, key)
 
     def finish(self, key: SigningKey) -> None:
@@ -114,7 +114,7 @@ class KeyFolder:
         return self._folder / f"{NEXT_KEY_PREFIX}.{digest[:16]}"
 
 
-def read_key(path: Path) -> Ed25519PrivateKey:
+def read_signing_key(path: Path) -> Ed25519PrivateKey:
     """Read a private signing key (Ed25519). Raises BadStore if the file holds none."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -129,7 +129,7 @@ def format_verifier_key(name: str, key: SigningKey) -> str:
     return verifier_key(name, key.public_key().public_bytes_raw())
 
 
-def write_private(path: Path, raw: bytes) -> None:
+def write_key_file(path: Path, raw: bytes) -> None:
     """Write a new file for a signing key, its owner's alone: durable and whole, or not at all.
 
     Raises FileExistsError if somebody else was here first.
@@ -143,7 +143,11 @@ def _recover_rotations(
     """End the rotations that were broken off: as the store says, forward or back."""
     for path in next_keys:
         whole = path.stat().st_size == 32
-        if in_force is not None and whole and format_verifier_key(name, read_key(path)) == in_force:
+        if (
+            in_force is not None
+            and whole
+            and format_verifier_key(name, read_signing_key(path)) == in_force
+        ):
             _install_key(folder, path)
         else:
             path.unlink()

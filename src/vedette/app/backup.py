@@ -29,7 +29,7 @@ from vedette.domain.base.fsync import replace_atomic
 from vedette.domain.base.state_folder import secure_folder
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import ProofError, read_notes
-from vedette.store.loss_detection import Loss, heads_beyond, size_of
+from vedette.store.loss_detection import Loss, heads_beyond, note_size
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -231,7 +231,7 @@ def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[
         first = (building / PUBLIC).read_text(encoding="utf-8").strip()
         in_force = store.ledger.key_in_force() or first
         size = store.ledger.last_seq()
-        within = [note for note in checkpoints if size_of(note) <= size]
+        within = [note for note in checkpoints if note_size(note) <= size]
         (building / WITNESS).write_text("".join(note + "\n" for note in within), encoding="utf-8")
         report = verify_store(store.ledger, first, building / WITNESS)
         # The restored store is opened with a witness that saw all of it, and no more.
@@ -267,17 +267,17 @@ def _find_signing_key(
     from vedette.adapters.signing_keys import (
         format_verifier_key,
         next_key_files,
-        read_key,
-        write_private,
+        read_signing_key,
+        write_key_file,
     )
 
     # A rotation may have been broken off with its key in force, and not in its place yet.
     near = [source / PRIVATE, state / PRIVATE, *next_key_files(state)]
     there = [place for place in ([key] if key is not None else near) if place.exists()]
     for place in there:
-        found = read_key(place)
+        found = read_signing_key(place)
         if format_verifier_key(verifier_key.split("+")[0], found) == verifier_key:
-            write_private(building / PRIVATE, found.private_bytes_raw())
+            write_key_file(building / PRIVATE, found.private_bytes_raw())
             return found
     other = "the key here is not the one in force at the backup"
     raise BadCommand(

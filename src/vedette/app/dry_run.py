@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
-from vedette.domain.action import Action, bind, check_confidence
+from vedette.domain.action import Action, bind_proposal, check_confidence
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.errors import BadCommand, BadProposal
 from vedette.domain.budget import ACTIONS
@@ -125,7 +125,7 @@ class DryRun(Struct, frozen=True):
         refused: list[str] = []
         for ordinal, proposal in enumerate(judgement.proposals):
             try:
-                action = bind(
+                action = bind_proposal(
                     proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
                     confidence=confidence,
                 )  # fmt: skip

@@ -31,14 +31,14 @@ def build_followers(
 
         found += telemetry_followers(app, sys.stderr)
     if app.settings.notify.to:
-        from vedette.app.followers.notifier import follow as tell_people
+        from vedette.app.followers.notifier import follow_for_notices as tell_people
 
         found.append(("notices", tell_people(app, trouble)))
     if app.settings.deployment.audit.dataset is not None:
-        from vedette.adapters.bigquery.shipper import follow
+        from vedette.adapters.bigquery.shipper import ship_ledger
 
         services, store = app.services, app.store
-        work = follow(
+        work = ship_ledger(
             build_shipper(app.settings, store),
             services.clock,
             app.settings.deployment.audit.every_us,
@@ -93,7 +93,7 @@ async def ship_ledger(settings: Settings) -> tuple[int, int]:
 def check_shipped(settings: Settings) -> dict[str, Any]:
     """Compare what was shipped with the ledger; return rows and differences by table."""
     from vedette.adapters.bigquery.reconciliation import find_differences
-    from vedette.adapters.bigquery.shipper import read_mark
+    from vedette.adapters.bigquery.shipper import read_shipped_position
     from vedette.adapters.bigquery.tables import KINDS
     from vedette.app.stores import store_reader
 
@@ -101,7 +101,7 @@ def check_shipped(settings: Settings) -> dict[str, Any]:
         warehouse = open_warehouse(settings)
         try:
             # The tables are shipped one after the other; what one lacks still is not wrong.
-            last = min(read_mark(store, warehouse, table).seq for table in KINDS)
+            last = min(read_shipped_position(store, warehouse, table).seq for table in KINDS)
             found = find_differences(warehouse, settings.fleet, store.ledger, last)
         finally:
             warehouse.close()

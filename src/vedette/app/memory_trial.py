@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vedette.store.reader import StoreReader
 
 
-def find_flips(
+def try_candidate(
     store: StoreReader, agent: str, candidate: Mapping[str, Any], training: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Try a candidate on an agent's own judge: return which latest runs it would label otherwise.

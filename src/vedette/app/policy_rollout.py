@@ -117,8 +117,8 @@ async def open_rollout(
         lambda: (services.fleet.agents, None),
         admits,
         build_distributor(settings, store, services.clock.now_us),
-        lambda bundle: find_live_loosening(store, bundle),
-        lambda engine: evidence(store, services.gateway.engine, engine),
+        lambda bundle: compare_with_live(store, bundle),
+        lambda engine: collect_loosening_evidence(store, services.gateway.engine, engine),
     )
     if number:
         bundle = await _live_bundle(settings, store, digest)
@@ -186,7 +186,7 @@ async def _offer_policy_folder(settings: Settings, store: Store, rollout: Rollou
     return []
 
 
-def find_live_loosening(store: Store, bundle: Bundle) -> Loosening:
+def compare_with_live(store: Store, bundle: Bundle) -> Loosening:
     """Return to the wired roll-out what a bundle loosens of the live one; nothing by the first."""
     from vedette.policy.bundle_data import mount
 
@@ -200,7 +200,9 @@ def find_live_loosening(store: Store, bundle: Bundle) -> Loosening:
     return find_loosening(live, bundle, mount)
 
 
-def evidence(store: Store, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
+def collect_loosening_evidence(
+    store: Store, live: PolicyEngine, other: PolicyEngine
+) -> tuple[str, ...]:
     """Say to the wired roll-out how another bundle would answer the last recorded questions."""
     requests = []
     for seq, _ in store.ledger.entries_page(

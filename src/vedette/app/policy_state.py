@@ -29,10 +29,15 @@ def folder_digest(settings: Settings) -> str | None:
 def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
     """Return whether the policy folder differs from what is live, or waits, and that in words."""
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
-    from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, is_waiting, waiting_reason
+    from vedette.policy.folder import (
+        POLICY_FOLDER,
+        POLICY_REFUSED,
+        folder_wait_reason,
+        is_folder_waiting,
+    )
 
     live = Revision(*store.policy.live_revision())
-    waits = is_waiting(store, live)
+    waits = is_folder_waiting(store, live)
     state: dict[str, Any] = {"path": str(settings.policies), "digest": None, "differs": True}
     try:
         digest = read_bundle(settings.policies).digest
@@ -44,7 +49,7 @@ def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
     says = f"differs from live (digest {digest[:12]}); `vedette check policy` says if it may be"
     why_not = store.meta(POLICY_REFUSED) if store.meta(POLICY_FOLDER) == digest else None
     if waits:
-        why_not = waiting_reason(live)
+        why_not = folder_wait_reason(live)
     if why_not:
         says = f"differs from live (digest {digest[:12]}): {why_not}"
     return {**state, "waits": waits, "says": says}

@@ -38,7 +38,7 @@ class CopyResult(Struct, frozen=True):
     rows: dict[str, int]
 
 
-def tables() -> list[str]:
+def list_copied_tables() -> list[str]:
     """Return the names of the tables that a store copy takes, in the order of their declaration."""
     return re.findall(r'^CREATE TABLE "?(\w+)"?', TABLES, re.MULTILINE)
 
@@ -98,7 +98,7 @@ def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) ->
     try:
         _require_empty(target)
         size, root = _verify_ledger(LedgerReader(source), key, witness, "the store")
-        rows = {name: _copy_table(source, target, name) for name in tables()}
+        rows = {name: _copy_table(source, target, name) for name in list_copied_tables()}
         target.execute(
             "UPDATE leasing SET life=COALESCE("
             "(SELECT CAST(value AS BIGINT) FROM meta WHERE name='epoch'), 0)"
@@ -114,7 +114,7 @@ def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) ->
 
 
 def _require_empty(target: PostgresDatabase) -> None:
-    for name in tables():
+    for name in list_copied_tables():
         ((there,),) = target.rows(f'SELECT COUNT(*) FROM "{name}"')  # noqa: S608 (our own names)
         if there > (name == "meta"):
             raise BadCommand(

@@ -20,7 +20,7 @@ from vedette.adapters.reasoners.workers.confinement import ProgressRecord, confi
 from vedette.adapters.reasoners.workers.fork_server import report_entered, run_fork_server
 from vedette.adapters.reasoners.workers.reasoner_worker import JudgeRunner, serve_judge
 from vedette.adapters.reasoners.workers.root_agents import serve_root_agent
-from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, enter
+from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, enter_sandbox
 from vedette.adapters.reasoners.workers.tool_worker import ToolRunner, serve_tools
 from vedette.adapters.tools.in_process import InProcessTools
 from vedette.config.agent_loader import load_judge, load_module
@@ -59,7 +59,7 @@ def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
     return describe_root_agent(folder, release)
 
 
-def serve(
+def serve_worker(
     connection: socket.socket, note: int, lock: int, entering: int, start_message: dict[str, Any]
 ) -> None:
     """Be `worker_main`'s worker that the start message describes, until the engine hangs up."""
@@ -70,7 +70,7 @@ def serve(
     name_process(str(start_message["kind"]), agent)
     if start_message["box"] is not None:
         try:
-            enter(
+            enter_sandbox(
                 Sandbox.from_json(start_message["box"]), (connection.fileno(), note, lock, entering)
             )
         except Exception:
@@ -102,7 +102,7 @@ def preload_modules(names: Sequence[str]) -> None:
 def main(args: Sequence[str]) -> int:
     """Run `worker_main`: the fork server on the open file that the engine handed down."""
     (control,) = (int(arg) for arg in args)
-    run_fork_server(socket.socket(fileno=control), serve, preload_modules)
+    run_fork_server(socket.socket(fileno=control), serve_worker, preload_modules)
     return 0
 
 

@@ -24,7 +24,7 @@ from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, raise_first_error, sort_problems
 from vedette.config.secret_reference import read_secret
 from vedette.config.settings_file import ENV_PREFIX, SettingsFile, parse_settings, toml_lines
-from vedette.config.shape import describe_error, to_problem
+from vedette.config.shape import describe_shape_error, to_problem
 from vedette.config.targets import (
     folder_problems,
     resolve_paths,
@@ -207,7 +207,7 @@ def _shape_problem(document: Document, error: Any) -> Problem:
     for length in range(len(words), 0, -1):
         variable = ENV_PREFIX + "__".join(words[:length])
         if os.environ.get(variable):
-            what, mend = describe_error(error)
+            what, mend = describe_shape_error(error)
             return Problem("environment", 0, variable, what, mend)
     return to_problem(document, error)
 

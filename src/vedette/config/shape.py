@@ -45,7 +45,7 @@ def check_document(model: type[M], document: Document) -> tuple[M | None, list[P
 
 def to_problem(document: Document, error: Mapping[str, Any]) -> Problem:
     """Return one error as a problem at its line of the document that people wrote."""
-    what, mend = describe_error(error)
+    what, mend = describe_shape_error(error)
     return document.problem(error["loc"], what, mend, code=_code(str(error["type"])))
 
 
@@ -56,7 +56,7 @@ def _code(kind: str) -> str:
     return {"missing": "missing-key", "extra_forbidden": "no-such-key"}.get(kind, "bad-value")
 
 
-def describe_error(error: Mapping[str, Any]) -> tuple[str, str]:
+def describe_shape_error(error: Mapping[str, Any]) -> tuple[str, str]:
     """Return what is wrong and the mend for one error in a document's shape."""
     kind, context, value = error["type"], error["ctx"], error["input"]
     description = error.get("description") or ""

@@ -97,7 +97,7 @@ def action_id(run: str, turn: int, ordinal: int) -> str:
     return f"act_{run[4:20]}{short_id('act', run, turn, ordinal)[4:20]}"
 
 
-def bind(
+def bind_proposal(
     proposal: Proposal,
     tools: Mapping[str, Tool],
     roots: Roots,

@@ -17,7 +17,7 @@ from vedette.domain.event import DATA, TICK_TYPE, UNDO_TYPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
 from vedette.domain.rate_limit import RateLimits
-from vedette.domain.readers import Labels, Readers, meet
+from vedette.domain.readers import Labels, Readers, meet_labels
 from vedette.domain.tool import Tool
 
 Mode = Literal["observe", "ask", "act"]
@@ -171,7 +171,7 @@ class Agent(Struct, frozen=True):
         of all that its scopes hold.
         """
         scopes = {(scope.bank, scope.scope): scope.readers for scope in self.scopes}
-        run = meet(event.readers, row, *scopes.values(), *answers.values())
+        run = meet_labels(event.readers, row, *scopes.values(), *answers.values())
         if run is None:
             return None
         places = {"event": event.readers, "row": row, **answers}

@@ -83,7 +83,7 @@ class Price(Struct, frozen=True):
         return -(-cost // _MILLION)
 
 
-class Cap(Struct, frozen=True):
+class BudgetCap(Struct, frozen=True):
     """A budget's limit that a step may not pass. `used` counts beside the store's own total."""
 
     scope: Literal["run", "agent", "fleet"]
@@ -93,7 +93,7 @@ class Cap(Struct, frozen=True):
     used: int = 0
 
 
-class Raise(Struct, frozen=True):
+class BudgetRaise(Struct, frozen=True):
     """A raise of a budget by a person until an instant; `name` is the agent's, or FLEET."""
 
     name: str
@@ -167,11 +167,11 @@ class BudgetPolicy(Struct, frozen=True):
     agents: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
     # With the budget that they were made of: another release may ask for another one.
-    _cap_cache: dict[tuple[str, tuple[str, ...]], tuple[Budget, tuple[Cap, ...]]] = field(
+    _cap_cache: dict[tuple[str, tuple[str, ...]], tuple[Budget, tuple[BudgetCap, ...]]] = field(
         default_factory=dict
     )
 
-    def caps(self, agent: str, budget: Budget, units: tuple[str, ...]) -> tuple[Cap, ...]:
+    def caps(self, agent: str, budget: Budget, units: tuple[str, ...]) -> tuple[BudgetCap, ...]:
         """Return the limits by hour and day that spending these units has to keep."""
         known = self._cap_cache.get((agent, units))
         if known is None or known[0] is not budget:
@@ -182,9 +182,9 @@ class BudgetPolicy(Struct, frozen=True):
                     limits = [budget.limit(unit, span), granted.get((unit, span))]
                     own = [limit for limit in limits if limit is not None]
                     if own:
-                        caps.append(Cap("agent", unit, span, min(own)))
+                        caps.append(BudgetCap("agent", unit, span, min(own)))
                     if (unit, span) in self.fleet:
-                        caps.append(Cap("fleet", unit, span, self.fleet[unit, span]))
+                        caps.append(BudgetCap("fleet", unit, span, self.fleet[unit, span]))
             known = self._cap_cache[agent, units] = budget, tuple(caps)
         return known[1]
 

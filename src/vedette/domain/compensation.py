@@ -29,7 +29,7 @@ from vedette.domain.event import (
 )
 from vedette.domain.origin import Ref, escape_pointer
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.readers import argument_readers, meet, unpack_row
+from vedette.domain.readers import argument_readers, meet_labels, unpack_row
 from vedette.domain.run import ActionRow, Run, event_run_id
 from vedette.domain.tool import Tool
 
@@ -106,7 +106,9 @@ def undo_event(
         data=data,
         vouched=(ENVELOPE - {"subject"}) | vouched | {PRINCIPAL, REASON},
         extensions={PRINCIPAL: who, REASON: reason},
-        readers=meet(event.readers, tool.readers, row_readers, *argument_readers(record).values()),
+        readers=meet_labels(
+            event.readers, tool.readers, row_readers, *argument_readers(record).values()
+        ),
     )
 
 

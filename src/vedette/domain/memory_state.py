@@ -87,7 +87,7 @@ class LedgerMemory(Struct):
 MemoryEntry = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
 
 
-def fold(rows: Iterable[MemoryEntry]) -> dict[str, LedgerMemory]:
+def fold_memories(rows: Iterable[MemoryEntry]) -> dict[str, LedgerMemory]:
     """Fold entries into the state of every memory that they tell of, by `bank/id`.
 
     `rows` are (seq, entry, body) of the kinds in TOLD, oldest first; the body is None if erased.

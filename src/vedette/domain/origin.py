@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.readers import PUBLIC, Labels, Readers, meet
+from vedette.domain.readers import PUBLIC, Labels, Readers, meet_labels
 
 Origin = Literal["trusted", "registered", "derived", "untrusted"]
 
@@ -298,7 +298,7 @@ class ArgumentResolver(Struct):
         else:
             self.origins |= inner.origins
             self.sources |= inner.sources
-        return value, meet(*readers)
+        return value, meet_labels(*readers)
 
     def _resolve_element(self, given: Any, pointer: str, readers: list[Readers], depth: int) -> Any:
         if isinstance(given, Ref):

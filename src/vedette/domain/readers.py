@@ -27,7 +27,7 @@ MAX_READERS = 256
 ROW_READERS = "vedette.readers"
 
 
-def meet(*labels: Readers) -> Readers:
+def meet_labels(*labels: Readers) -> Readers:
     """Return the meet of labels: who may read what was made of values that have them."""
     found: Readers = PUBLIC
     for label in labels:
@@ -85,7 +85,7 @@ def event_readers(rules: Sequence[ReaderRule], source: str, type: str, readers: 
     """Return who may read an event: those whom its own label and every rule that matches permit."""
     for rule in rules:
         if fnmatchcase(source, rule.source) and fnmatchcase(type, rule.type):
-            readers = meet(readers, rule.readers)
+            readers = meet_labels(readers, rule.readers)
     return readers
 
 

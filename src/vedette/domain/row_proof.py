@@ -74,7 +74,7 @@ def is_approved(
     return is_signed(approval_bytes(given), signature)
 
 
-def find_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:
+def find_row_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:
     """Return what an action's row says that its entries do not; None if it may be gone by."""
     decisions = [one for one in records if one[0]["kind"] == DECIDED_KIND]
     if not decisions:
@@ -120,7 +120,7 @@ def find_outcome_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | 
     Beside what `find_fault` looks at: how it ended, what was answered, and what the last decision
     obliged to (which says whether the answer may be trusted).
     """
-    fault = find_fault(row, records)
+    fault = find_row_fault(row, records)
     if fault is not None:
         return fault
     last, body = [one for one in records if one[0]["kind"] == DECIDED_KIND][-1]

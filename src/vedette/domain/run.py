@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.errors import Permanent, VedetteError
-from vedette.domain.budget import Alert, Cap, Shortage
+from vedette.domain.budget import Alert, BudgetCap, Shortage
 from vedette.domain.decision import DecisionOutcome
 from vedette.domain.effect import FINAL_STATES, OPEN_STATES, EffectState, RowWrite
 from vedette.domain.entry import Draft
@@ -162,7 +162,7 @@ class Step(Struct):
     rows: list[RowWrite] = field(default_factory=list)
     # By unit; refused if one of `limits` would be passed.
     spend: Mapping[str, int] = field(default_factory=dict)
-    limits: Sequence[Cap] = ()
+    limits: Sequence[BudgetCap] = ()
     # What it has no room for beside `spend`, so that its run waits: refused if there is room by
     # now.
     shortfall: Mapping[str, int] = field(default_factory=dict)

@@ -20,8 +20,8 @@ from vedette.domain.budget import (
     LENGTHS,
     MINUTE_US,
     Alert,
-    Cap,
-    Raise,
+    BudgetCap,
+    BudgetRaise,
     Shortage,
 )
 
@@ -113,7 +113,7 @@ class SpendCache:
     def __init__(
         self,
         read: Callable[[str, str], SpendTotal | None],
-        raises: Callable[[int], Iterable[Raise]],
+        raises: Callable[[int], Iterable[BudgetRaise]],
     ) -> None:
         self._read = read
         self._raises = raises
@@ -133,7 +133,7 @@ class SpendCache:
         return total
 
     def find_shortage(
-        self, agent: str, caps: Iterable[Cap], spend: Mapping[str, int], refunds: Refunds,
+        self, agent: str, caps: Iterable[BudgetCap], spend: Mapping[str, int], refunds: Refunds,
         now_us: int,
     ) -> Shortage | None:  # fmt: skip
         """Return the first limit that has no room for `spend`; None if all have."""
@@ -156,7 +156,7 @@ class SpendCache:
                 return Shortage(cap.scope, cap.unit, cap.span, limit, total, amount, until)
         return None
 
-    def raised_amount(self, agent: str, cap: Cap, now_us: int) -> int:
+    def raised_amount(self, agent: str, cap: BudgetCap, now_us: int) -> int:
         """Return what raises in force add to a limit."""
         name = FLEET if cap.scope == "fleet" else agent
         return sum(
@@ -175,7 +175,7 @@ class SpendCache:
                 self._mark_changed(name, unit).add(now_us, amount)
 
     def record_alerts(
-        self, agent: str, caps: Iterable[Cap], spend: Mapping[str, int], now_us: int
+        self, agent: str, caps: Iterable[BudgetCap], spend: Mapping[str, int], now_us: int
     ) -> list[Alert]:
         """Return the limits that spending has just brought to the alert, and note that it did."""
         found = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vedette.domain.budget import ACTIONS, HOUR_US, Cap, Shortage
+from vedette.domain.budget import ACTIONS, HOUR_US, BudgetCap, Shortage
 from vedette.domain.decision import Approval, Decision
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.hold import HoldState
@@ -45,7 +45,7 @@ class ActionSlots(Struct):
         self.refusals += 1
         return self.shortage
 
-    def step_fields(self, permits: int, caps: tuple[Cap, ...]) -> dict[str, Any]:
+    def step_fields(self, permits: int, caps: tuple[BudgetCap, ...]) -> dict[str, Any]:
         """Return the parts of a `Step` that keep so many new permits to these limits."""
         if not permits and not self.refusals:
             return {}

@@ -18,7 +18,7 @@ from vedette.domain.base.backoff import delay_us
 State = Literal["closed", "open", "half-open"]
 
 
-class Limits(Struct, frozen=True):
+class BreakerLimits(Struct, frozen=True):
     """When a target's circuit breaker opens, and how long it stays open.
 
     It opens after `in_a_row` failures without a success between them, or when, of at least `least`
@@ -42,7 +42,7 @@ class Breaker(Struct):
     """The breaker of one target. `retry_us` is when an open one lets a trial through."""
 
     target: str
-    limits: Limits = field(default_factory=Limits)
+    limits: BreakerLimits = field(default_factory=BreakerLimits)
     state: State = "closed"
     retry_us: int = 0
     open_count: int = 0
@@ -115,7 +115,7 @@ class Breaker(Struct):
 class CircuitBreakers(Struct):
     """The breakers of a fleet's targets, made when they are first asked for."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: BreakerLimits = field(default_factory=BreakerLimits)
     _by_target: dict[str, Breaker] = field(default_factory=dict)
 
     def for_target(self, target: str) -> Breaker:

@@ -47,7 +47,7 @@ async def follow_cluster(
             with convert_disk_errors(
                 "the state folder"
             ):  # a bank's file, an agent's: tried again, too
-                await catch_up(services, rollout)
+                await catch_up_with_cluster(services, rollout)
                 now, news = services.clock.monotonic_us(), services.store.cluster.change_counter
                 if (
                     services.store.cluster.is_shared or news != fed
@@ -69,7 +69,7 @@ async def follow_cluster(
             await asyncio.sleep(_RETRY_S)
 
 
-async def catch_up(services: Services, rollout: Rollout) -> None:
+async def catch_up_with_cluster(services: Services, rollout: Rollout) -> None:
     """Make live here the cluster's policy and stops. Raises BadPolicy, StoreFailed, Unavailable."""
     store = services.store
     if store.cluster.is_current:

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
-from vedette.domain.budget import BudgetPolicy, Cap, Reservation, Shortage, actual_use, worst_case
+from vedette.domain.budget import (
+    BudgetCap,
+    BudgetPolicy,
+    Reservation,
+    Shortage,
+    actual_use,
+    worst_case,
+)
 from vedette.domain.entry import Draft
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, OverBudget, Superseded
@@ -36,7 +43,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
         worst = worst_case(agent.budget, services.budgets.price_of(agent.budget))
-        limits = limits_of(services, context, worst)
+        limits = reservation_limits(services, context, worst)
         booked = context.entry("budget.reserved", turn=context.run.turn + 1, spend=worst)
         step = context.build_step(
             [booked], [], now, spend=worst, limits=limits, policy_rev=revision
@@ -84,13 +91,15 @@ def refuse_unbounded_agents(services: Services) -> None:
             raise BadFleet(f"{agent.name}: {gap}", where=f"{agent.name}/agent.yaml", mend=mend)
 
 
-def limits_of(services: Services, context: RunContext, worst: Mapping[str, int]) -> list[Cap]:
+def reservation_limits(
+    services: Services, context: RunContext, worst: Mapping[str, int]
+) -> list[BudgetCap]:
     """Return every limit on a turn's reservation: its run's, with its use, then by hour and day."""
     agent, units = context.agent, tuple(worst)
     # The run may have booked turns that a crash kept it from taking: they count.
     before = services.store.spend.of_run(context.run.id) if context.run.entries else {}
     limits = [
-        Cap("run", unit, "run", most, before.get(unit, 0))
+        BudgetCap("run", unit, "run", most, before.get(unit, 0))
         for unit in units
         if (most := agent.budget.limit(unit, "run")) is not None
     ]
@@ -101,7 +110,7 @@ async def wait_for_budget(
     services: Services,
     context: RunContext,
     worst: Mapping[str, int],
-    limits: list[Cap],
+    limits: list[BudgetCap],
     shortage: Shortage,
     revision: int,
     now: int,

@@ -35,14 +35,14 @@ from vedette.domain.readers import (
     Labels,
     Readers,
     argument_readers,
-    meet,
+    meet_labels,
     unpack_row,
 )
 from vedette.domain.row_proof import (
     BadRecord,
     EntryRecord,
-    find_fault,
     find_outcome_fault,
+    find_row_fault,
     is_approved,
     parse_record,
 )
@@ -297,9 +297,9 @@ class RunContext(Struct):
             tool = self.agent.tools.get(action.tool)
             readers = frozenset[str]() if tool is None else tool.readers
             if tool is not None and tool.settles == "transactional":
-                readers = meet(readers, row_readers)  # it answers with what stood in the row
+                readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(action.record)) if action.record else {}
-            answers[f"outcome/{at}"] = meet(readers, *args.values())
+            answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
@@ -369,7 +369,7 @@ class RunContext(Struct):
         if not (tool and record and (same or action_digest(tool, record["args"]) == row.digest)):
             raise Superseded(f"the tool {row.tool} is not declared as it was when this was decided")
         if row.id not in self.fresh_origins:
-            fault = find_fault(row, entries)
+            fault = find_row_fault(row, entries)
             if fault is not None:
                 raise self._row_mismatch(fault)
         if not same:

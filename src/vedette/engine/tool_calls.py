@@ -20,7 +20,7 @@ from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
 from vedette.domain.ports.reasoner import ToolExecutor
-from vedette.domain.readers import meet
+from vedette.domain.readers import meet_labels
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 
@@ -78,7 +78,7 @@ def build_call(
         attempt=attempt,
         timeout_us=action.tool.timeout_us,
         person=person,
-        readers=meet(*action.readers.values()),
+        readers=meet_labels(*action.readers.values()),
     )
 
 

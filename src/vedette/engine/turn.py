@@ -13,7 +13,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from vedette.domain.action import Action, Proposal, bind, encode_arguments, proposal_confidence
+from vedette.domain.action import (
+    Action,
+    Proposal,
+    bind_proposal,
+    encode_arguments,
+    proposal_confidence,
+)
 from vedette.domain.base.canonical import (
     MAX_SAFE_INTEGER,
     canonicalize,
@@ -29,7 +35,7 @@ from vedette.domain.hold import HoldState
 from vedette.domain.judge_state import checkpoint_digest
 from vedette.domain.memory import Candidate
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.readers import is_within, meet, pack_row, unpack_row
+from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord, format_obligations
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
@@ -50,7 +56,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     roots = context.roots()
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
-            action = bind(
+            action = bind_proposal(
                 proposal,
                 context.agent.tools,
                 roots,
@@ -291,7 +297,7 @@ def write_rows(
     for write in writes:
         row_before = dict(write.row or {})
     current, readers_before = unpack_row(row_before)
-    readers = meet(readers_before, *action.readers.values())
+    readers = meet_labels(readers_before, *action.readers.values())
     try:
         written = [
             replace(

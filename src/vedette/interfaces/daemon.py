@@ -19,7 +19,7 @@ from vedette.domain.base.fleet_clock import Jump, describe_jump
 from vedette.domain.bundle import Revision
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports.sources import Source
-from vedette.engine.cluster import catch_up, follow_cluster
+from vedette.engine.cluster import catch_up_with_cluster, follow_cluster
 from vedette.interfaces.signals import Signals
 from vedette.operations.curation import sync_banks
 from vedette.policy.compatibility import (
@@ -29,7 +29,7 @@ from vedette.policy.compatibility import (
     format_refusal,
     read_check,
 )
-from vedette.policy.folder import is_waiting, offer_folder, waiting_reason
+from vedette.policy.folder import folder_wait_reason, is_folder_waiting, offer_folder
 from vedette.policy.rollout import PublishRequest
 
 TICK_S = 0.25
@@ -154,7 +154,7 @@ class Daemon:
         services, rollout = self.app.services, self.app.rollout
         if not services.store.cluster.multi_worker:
             return []
-        await catch_up(services, rollout)
+        await catch_up_with_cluster(services, rollout)
         work = follow_cluster(
             services,
             rollout,
@@ -490,8 +490,8 @@ class Daemon:
         except BadPolicy:
             differs = True
         app.metrics.gauge("policy_folder_differs", differs)
-        if report and differs and is_waiting(app.store, app.rollout.live):
-            self.report_trouble(waiting_reason(app.rollout.live))
+        if report and differs and is_folder_waiting(app.store, app.rollout.live):
+            self.report_trouble(folder_wait_reason(app.rollout.live))
 
 
 def build_bank_feed(app: App) -> Callable[[], None]:
@@ -527,7 +527,7 @@ def _to_unavailable(error: BaseException) -> BaseException:
     return broke
 
 
-def summary(daemon: Daemon) -> dict[str, Any]:
+def describe_run(daemon: Daemon) -> dict[str, Any]:
     """Return what the daemon's run came to: counts per agent, and three ids to look at next."""
     app = daemon.app
     seconds = (app.services.clock.monotonic_us() - daemon.start_us) / 1e6

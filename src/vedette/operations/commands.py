@@ -18,7 +18,16 @@ from msgspec.structs import replace
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
 from vedette.domain.base.fleet_clock import describe_jump
-from vedette.domain.budget import ACTIONS, DAY_US, FLEET, MODEL_UNITS, UNITS, Budget, Cap, Raise
+from vedette.domain.budget import (
+    ACTIONS,
+    DAY_US,
+    FLEET,
+    MODEL_UNITS,
+    UNITS,
+    Budget,
+    BudgetCap,
+    BudgetRaise,
+)
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureTarget
@@ -348,7 +357,7 @@ class Commands(Struct):
         until = self.services.clock.now_us() + for_us
         name = FLEET if agent is None else agent
         raises = [
-            Raise(name, cap.unit, cap.span, by or cap.limit, until)
+            BudgetRaise(name, cap.unit, cap.span, by or cap.limit, until)
             for cap in self._limits(agent)
             if unit in (None, cap.unit) and window in (None, cap.span) and (by or cap.limit)
         ]
@@ -370,7 +379,7 @@ class Commands(Struct):
         self.services.shortages.clear()
         return {"entry": seq, "raised": more, "until": until}
 
-    def _limits(self, agent: str | None) -> list[Cap]:
+    def _limits(self, agent: str | None) -> list[BudgetCap]:
         """Return the limits that a raise can widen: an agent's own, or the fleet's."""
         budgets = self.services.budgets
         if agent is None:
@@ -382,7 +391,7 @@ class Commands(Struct):
             return [cap for cap in budgets.caps(agent, budget, (ACTIONS,)) if cap.scope == "agent"]
         return [
             *(
-                Cap("run", unit, "run", most)
+                BudgetCap("run", unit, "run", most)
                 for unit in MODEL_UNITS
                 if (most := budget.limit(unit, "run")) is not None
             ),

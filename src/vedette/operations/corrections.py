@@ -21,7 +21,7 @@ from vedette.domain.memory import find_label_fault
 from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.ports.store import Store
-from vedette.domain.readers import meet
+from vedette.domain.readers import meet_labels
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run
 from vedette.engine.run_context import RunContext
@@ -114,7 +114,7 @@ async def _correct(
         # Its subject is that of the event, whoever chose that.
         vouched=ENVELOPE if "subject" in event.vouched else ENVELOPE - {"subject"},
         # It carries what the run read, and a label that was made of it.
-        readers=event.readers if labels is None else meet(event.readers, labels.run),
+        readers=event.readers if labels is None else meet_labels(event.readers, labels.run),
     )
     placed: list[int] = []
 

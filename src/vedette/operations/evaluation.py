@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vedette.domain.action import Action, bind, check_confidence
+from vedette.domain.action import Action, bind_proposal, check_confidence
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.budget import ACTIONS
@@ -149,7 +149,7 @@ class _CaseRun(Struct):
         confidence = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
         for ordinal, proposal in enumerate(judgement.proposals):
             try:
-                action = bind(
+                action = bind_proposal(
                     proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
                     confidence=confidence,
                 )  # fmt: skip

@@ -98,7 +98,7 @@ async def _set_mode(
     if not done["ok"]:
         mode_result["folder"] = "left as it is: this was refused"
     if done["ok"] and path is not None and mine is not None:
-        if replace_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
+        if write_edited_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.
             await remember_folder(store, wanted.digest, commands.rollout.live)
         else:
@@ -158,7 +158,7 @@ def replace_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
     return Bundle.of(edited)
 
 
-def replace_file(path: Path, raw: bytes, point: str, expected: bytes) -> bool:
+def write_edited_file(path: Path, raw: bytes, point: str, expected: bytes) -> bool:
     """Put what an order edits in the place of a file that holds `expected`, durably and whole.
 
     Returns False, and writes nothing, where it holds something else by now: somebody saved it.

@@ -24,7 +24,7 @@ from vedette.domain.agent import Agent
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 from vedette.domain.base.fsync import sync
-from vedette.operations.modes import GRANTS, replace_file
+from vedette.operations.modes import GRANTS, write_edited_file
 
 if TYPE_CHECKING:
     from vedette.config.problem import Problem
@@ -256,7 +256,7 @@ def _install(plan: NewAgent, source: Path) -> None:
         # Readers first: a reader that is no agent reads nothing; then the policy; then the agent.
         for path in sorted(plan.files, key=lambda path: path.name != "bank.yaml"):
             point = f"found-{path.parent.name}"
-            if not replace_file(path, plan.files[path], point, plan.before[path]):
+            if not write_edited_file(path, plan.files[path], point, plan.before[path]):
                 what = "was saved by somebody while the new agent was made; nothing was changed"
                 raise BadCommand(what, where=str(path), mend="give the same order again")
             done.append(path)
@@ -264,7 +264,7 @@ def _install(plan: NewAgent, source: Path) -> None:
         hidden.rename(plan.folder)
     except BaseException as error:
         for path in reversed(done):
-            replace_file(path, plan.before[path], "found-undo", plan.files[path])
+            write_edited_file(path, plan.before[path], "found-undo", plan.files[path])
         shutil.rmtree(hidden, ignore_errors=True)
         if isinstance(error, OSError):
             what = f"cannot be written: {error.strerror or error}"

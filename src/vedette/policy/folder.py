@@ -37,7 +37,7 @@ async def _set_if_changed(store: Store, name: str, value: str) -> None:
         await store.commands.set_meta(name, value)
 
 
-def is_waiting(store: StoreReader, live: Revision) -> bool:
+def is_folder_waiting(store: StoreReader, live: Revision) -> bool:
     """Say whether the policy folder waits: what is live was published by another way since."""
     return (
         store.meta(POLICY_AGREED) != str(live.number) and store.meta(POLICY_FOLDER) != live.digest
@@ -54,24 +54,24 @@ async def offer_folder(
     live = rollout.live
     if live.number and bundle.digest != live.digest:
         if bundle.digest == store.meta(POLICY_FOLDER):
-            return store.meta(POLICY_REFUSED) or waiting_reason(live)
-        if is_waiting(store, live):
-            await remember_folder(store, bundle.digest, live, waiting_reason(live))
-            return waiting_reason(live)
+            return store.meta(POLICY_REFUSED) or folder_wait_reason(live)
+        if is_folder_waiting(store, live):
+            await remember_folder(store, bundle.digest, live, folder_wait_reason(live))
+            return folder_wait_reason(live)
     result = None
     if bundle.digest != live.digest:
         try:
             result = await rollout.publish(bundle, replace(request, expected_revision=live.number))
         except WriteConflict:  # then the folder waits, as after any publication from elsewhere
             return f"another revision was published meanwhile: {_PUBLISH_HINT}"
-    why_not = refusal_reason(result)
+    why_not = folder_refusal_reason(result)
     if result is None or all(finding.verdict for finding in result.findings):
         # A trial that came to no verdict was no answer: the folder is to be offered again.
         await remember_folder(store, bundle.digest, rollout.live, why_not)
     return why_not
 
 
-def refusal_reason(result: PublishResult | None) -> str:
+def folder_refusal_reason(result: PublishResult | None) -> str:
     """Return why a policy folder that was offered is not live; "" if it is."""
     if result is None or result.ok:
         return ""
@@ -82,7 +82,7 @@ def refusal_reason(result: PublishResult | None) -> str:
     return f"it loosens what is live ({first}{more}): {_PUBLISH_HINT}"
 
 
-def waiting_reason(live: Revision) -> str:
+def folder_wait_reason(live: Revision) -> str:
     """Return why the policy folder waits: what is live was not published from it."""
     return (
         f"the folder waits, as revision {live.number} was not published from it: bring it to what "

@@ -61,14 +61,14 @@ class SecondOpinion:
         engine: PolicyEngine | Exception | None,
         grants: object,
         metrics: Metrics,
-        samples: Samples | None = None,
+        samples: SampledDecisions | None = None,
         *,
         one_in: int = ONE_IN,
     ) -> None:
         self._engine = engine
         self._inward = inward_tools(grants)
         self._metrics = metrics
-        self._samples = Samples(metrics) if samples is None else samples
+        self._samples = SampledDecisions(metrics) if samples is None else samples
         self.one_in = one_in
         self.has_differed = False
 
@@ -161,7 +161,7 @@ class SecondOpinion:
         return EngineAnswer(decision_record.engine, decision_record.decision), other
 
 
-class Samples:
+class SampledDecisions:
     """The decisions put aside for a second opinion, each with whom to ask, until they are compared.
 
     They outlive the revision they were made under. Beyond 1,000 the next ones are dropped, and
@@ -254,7 +254,7 @@ class SecondOpinionFactory:
         self._mount = mount
         self._metrics = metrics
         self._one_in = one_in
-        self.samples = Samples(metrics)
+        self.samples = SampledDecisions(metrics)
         self.live: SecondOpinion | None = None
         self._missing: tuple[SecondOpinion, Bundle] | None = None
 

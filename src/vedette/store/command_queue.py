@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from vedette.domain.budget import Raise
+from vedette.domain.budget import BudgetRaise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.erasure import ErasureResult, ErasureTarget
@@ -16,8 +16,8 @@ from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.ports.command_store import DeadLetterResult
 from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.run import ActionRow
-from vedette.store.dead_letters import drop, redrive
-from vedette.store.erasure import erase
+from vedette.store.dead_letters import drop_dead_letters, redrive_dead_letters
+from vedette.store.erasure import erase_content
 from vedette.store.group_commit import CommitHooks, GroupWriter
 from vedette.store.meta import write_meta
 from vedette.store.write_memories import (
@@ -110,7 +110,7 @@ class CommandQueue:
         )
 
     async def raise_budget(
-        self, draft: Draft, raises: Sequence[Raise], *, command: str | None = None
+        self, draft: Draft, raises: Sequence[BudgetRaise], *, command: str | None = None
     ) -> int:
         return await self.submit(command, lambda: self._parts.commands.raise_budget(draft, raises))
 
@@ -171,7 +171,9 @@ class CommandQueue:
         parts = self._parts
 
         def work() -> DeadLetterResult:
-            return redrive(parts.database, parts.ledger, parts.buffer, runs, draft, parts.now_us())
+            return redrive_dead_letters(
+                parts.database, parts.ledger, parts.buffer, runs, draft, parts.now_us()
+            )
 
         return await self.submit(command, work, moves_runs=True)
 
@@ -181,7 +183,7 @@ class CommandQueue:
         parts = self._parts
         return await self.submit(
             command,
-            lambda: drop(parts.database, parts.ledger, runs, draft, parts.now_us()),
+            lambda: drop_dead_letters(parts.database, parts.ledger, runs, draft, parts.now_us()),
             moves_runs=True,
         )
 
@@ -199,7 +201,7 @@ class CommandQueue:
 
         def work() -> ErasureResult:
             hooks.on_erasure()
-            return erase(
+            return erase_content(
                 parts.database, parts.ledger, target, draft, parts.now_us(), stateless=stateless,
                 end=parts.buffer if end else None, shown=shown,
             )  # fmt: skip

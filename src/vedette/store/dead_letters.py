@@ -25,7 +25,7 @@ MOVE_RUN = (
 )
 
 
-def redrive(
+def redrive_dead_letters(
     database: Database,
     ledger: LedgerWriter,
     buffer: WriteBuffer,
@@ -49,7 +49,7 @@ def redrive(
     return _move_letters(database, ledger, runs, draft, at_us, _missing_content, reopen)
 
 
-def drop(
+def drop_dead_letters(
     database: Database, ledger: LedgerWriter, runs: Sequence[str], draft: Draft, at_us: int
 ) -> DeadLetterResult:
     """Close dead letters in the tables. Raises BadCommand if the only one named cannot be."""

@@ -43,7 +43,7 @@ _MOVED = (
 )
 
 
-def erase(
+def erase_content(
     database: Database,
     ledger: LedgerWriter,
     target: ErasureTarget,
@@ -63,7 +63,7 @@ def erase(
         raise BadCommand(f"no body is found by {target.by} {target.value!r}")
     rows = list(found.values())
     if shown is not None:
-        _refuse_unseen(survey(database, target).digest, shown)
+        _refuse_unseen(survey_erasure(database, target).digest, shown)
     abouts = event_positions(rows)
     # Since states were kept a run may have been judged, by this worker or another: a state that is
     # made anew from what is left would lack it.
@@ -95,7 +95,7 @@ def erase(
     return ErasureResult(digests, tuple(sorted(events)))
 
 
-def survey(database: Database, target: ErasureTarget) -> ErasureSurvey:
+def survey_erasure(database: Database, target: ErasureTarget) -> ErasureSurvey:
     """Return what `erase` would find in the tables; nothing is changed."""
     found = find_content(database, target)
     abouts = event_positions(found.values())

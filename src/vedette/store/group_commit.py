@@ -82,7 +82,7 @@ class CommitHooks:
         return True
 
 
-class Item(Struct):
+class CommitItem(Struct):
     """The work of one item in a group commit, with the future of its answer; `size` is in steps."""
 
     work: Callable[[], Any]
@@ -96,10 +96,10 @@ class Item(Struct):
 ItemResult = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
-class Group(Struct):
+class CommitGroup(Struct):
     """The items of one transaction; their answers or error, if the event loop has written it."""
 
-    items: list[Item]
+    items: list[CommitItem]
     answers: list[ItemResult] | None = None
     error: Exception | None = None
 
@@ -120,14 +120,16 @@ class GroupWriter:
             *database.lost_errors,
             *self._retry_errors,
         )
-        self._queue: deque[Item] = deque()
+        self._queue: deque[CommitItem] = deque()
         self._wake = machine.Condition()
         # `_is_scheduled`: `_take_group` is to come. `_is_due`: the queue may be taken. `_is_busy`:
         # a group is being written or synced, by the loop or the thread; who has set it has the
         # database.
         self._is_closing = self._is_scheduled = self._is_due = self._is_busy = False
-        self._ready_group: Group | None = None  # by the loop, up to its COMMIT
-        self._inline_group: tuple[int, Group] | None = None  # being written by that thread's loop
+        self._ready_group: CommitGroup | None = None  # by the loop, up to its COMMIT
+        self._inline_group: tuple[int, CommitGroup] | None = (
+            None  # being written by that thread's loop
+        )
         self._gather_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = machine.Thread(target=self._run, name="vedette-writer", daemon=True)
@@ -163,7 +165,7 @@ class GroupWriter:
                 self._loop, self._is_scheduled = loop, False
             if self._is_closing:
                 raise StoreFailed("the store is closed")
-            self._queue.append(Item(work, future, in_savepoint, size, vital))
+            self._queue.append(CommitItem(work, future, in_savepoint, size, vital))
             if not self._is_scheduled:
                 self._schedule(loop)
         return future
@@ -188,12 +190,12 @@ class GroupWriter:
             self._is_scheduled = False
             if not self._queue:
                 return
-            group = Group(list(self._queue))
+            group = CommitGroup(list(self._queue))
             self._is_busy, self._inline_group = True, (machine.get_ident(), group)
             self._queue.clear()
         self._write_inline(group)
 
-    def _write_inline(self, group: Group) -> None:
+    def _write_inline(self, group: CommitGroup) -> None:
         """Write a group on the loop and leave its COMMIT to the thread, or what went wrong.
 
         If somebody else holds the database, all of it is left to the thread, which may wait.
@@ -235,7 +237,7 @@ class GroupWriter:
             self._wake.notify()
         self._thread.join()
 
-    def _next_group(self) -> Group | None:
+    def _next_group(self) -> CommitGroup | None:
         """Wait for a group to commit; None at the end. On the writer's thread."""
         with self._wake:
             while True:
@@ -247,7 +249,7 @@ class GroupWriter:
                     self._is_due = bool(self._queue)
                     if items:
                         self._is_busy = True
-                        return Group(items)
+                        return CommitGroup(items)
                     if self._is_closing:
                         return None
                 self._wake.wait()
@@ -280,7 +282,7 @@ class GroupWriter:
         if go and not self._is_scheduled:
             self._schedule(loop)
 
-    def _commit_group(self, group: Group) -> list[ItemResult]:
+    def _commit_group(self, group: CommitGroup) -> list[ItemResult]:
         refused: list[ItemResult] = []
         if self._only_vital and self._hooks.has_space():
             self._only_vital = False
@@ -315,7 +317,7 @@ class GroupWriter:
         self.items += len(group.items)
         return answers + refused
 
-    def _write_and_commit(self, group: Group) -> list[ItemResult]:
+    def _write_and_commit(self, group: CommitGroup) -> list[ItemResult]:
         """Write and commit a group; item by item where that saves the others."""
         try:
             if group.error is not None:
@@ -330,12 +332,12 @@ class GroupWriter:
             self._make_durable()
         return answers
 
-    def _split_vital(self, items: list[Item]) -> tuple[Group, list[ItemResult]]:
+    def _split_vital(self, items: list[CommitItem]) -> tuple[CommitGroup, list[ItemResult]]:
         """Return a group of the vital items, and the refusal of the others."""
         vital = [item for item in items if item.is_vital]
-        return Group(vital), self._refuse_items([item for item in items if not item.is_vital])
+        return CommitGroup(vital), self._refuse_items([item for item in items if not item.is_vital])
 
-    def _refuse_items(self, items: list[Item]) -> list[ItemResult]:
+    def _refuse_items(self, items: list[CommitItem]) -> list[ItemResult]:
         why, mend = self._last_error, "free space, check the disk"
         if isinstance(why, VedetteError):
             mend = why.mend or mend
@@ -345,13 +347,15 @@ class GroupWriter:
         return [(item.future, None, lost) for item in items]
 
     def _begin_and_write(
-        self, items: list[Item], one: Callable[[Item], ItemResult]
+        self, items: list[CommitItem], one: Callable[[CommitItem], ItemResult]
     ) -> list[ItemResult]:
         hit_failpoint("commit:before")
         self._database.begin()
         return self._write(items, one)
 
-    def _write(self, items: list[Item], one: Callable[[Item], ItemResult]) -> list[ItemResult]:
+    def _write(
+        self, items: list[CommitItem], one: Callable[[CommitItem], ItemResult]
+    ) -> list[ItemResult]:
         """Write a group's items into the transaction that was begun, up to its COMMIT."""
         self._hooks.on_begin()
         answers = [one(item) for item in items]
@@ -365,7 +369,7 @@ class GroupWriter:
         self._database.commit()
         hit_failpoint("commit:after")
 
-    def _run_item(self, item: Item) -> ItemResult:
+    def _run_item(self, item: CommitItem) -> ItemResult:
         if item.in_savepoint:
             return self._run_in_savepoint(item)
         try:
@@ -375,7 +379,7 @@ class GroupWriter:
         except Exception as error:
             return item.future, None, error
 
-    def _run_in_savepoint(self, item: Item) -> ItemResult:
+    def _run_in_savepoint(self, item: CommitItem) -> ItemResult:
         run = self._database.execute
         self._buffer.flush()
         mark, numbered = self._ledger.mark(), self._buffer.new_action_count

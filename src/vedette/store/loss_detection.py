@@ -235,7 +235,7 @@ def record_instance(database: Database) -> None:
         write_meta(database, INSTANCE, instance)
 
 
-def size_of(note: str) -> int:
+def note_size(note: str) -> int:
     """Return the size that a note of the witness file claims; 0 for one that claims none."""
     try:
         return Checkpoint.from_body(parse_note(note).body).size
@@ -248,7 +248,7 @@ def heads_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
 
     Raises ProofError for one that `key` has not signed.
     """
-    sizes = [size_of(note) for note in notes]
+    sizes = [note_size(note) for note in notes]
     found = []
     for at, note in enumerate(notes):
         if sizes[at] > size and (at + 1 == len(notes) or sizes[at + 1] < sizes[at]):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import orjson
 
 from vedette.domain.memory import Candidate
-from vedette.domain.memory_state import MEMORY_ENTRY_KINDS, LedgerMemory, fold
+from vedette.domain.memory_state import MEMORY_ENTRY_KINDS, LedgerMemory, fold_memories
 from vedette.domain.ports.ledger_reader import EntryWithBody
 from vedette.store.dialect import Database
 from vedette.store.read_archived_memories import read_entries
@@ -21,7 +21,7 @@ class MemoryReader:
         self._database = database
 
     def all(self) -> dict[str, LedgerMemory]:
-        return fold(
+        return fold_memories(
             (seq, orjson.loads(raw), None if data is None else orjson.loads(data))
             for seq, raw, data in self.entries(MEMORY_ENTRY_KINDS)
         )

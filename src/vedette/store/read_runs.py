@@ -12,7 +12,7 @@ from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database, Row
-from vedette.store.erasure import accepted_positions, find_content, survey
+from vedette.store.erasure import accepted_positions, find_content, survey_erasure
 from vedette.store.row_mapper import (
     SELECT_ACTIONS,
     find_position,
@@ -144,7 +144,7 @@ class RunReader:
         return [str(row[0]) for row in rows][:20]
 
     def survey(self, target: ErasureTarget) -> ErasureSurvey:
-        return survey(self._database, target)
+        return survey_erasure(self._database, target)
 
     def without_state(self, target: ErasureTarget) -> list[Run]:
         with self._database.snapshot():

@@ -140,7 +140,7 @@ def refuse_open_run(database: Database, archived: ArchivedPrefix) -> None:
         )
 
 
-def trim(database: Database, size: int, limit: int) -> int:
+def delete_archived_rows(database: Database, size: int, limit: int) -> int:
     """Delete up to `limit` rows of archived entries, and as many of bodies; return how many went.
 
     With the last of them goes the Wasm that no entry names any more.
@@ -228,7 +228,9 @@ class StoreMaintenance:
         sql = "SELECT MIN(seq) FROM entry UNION ALL SELECT MIN(seq) FROM body"
         if not size or all(row[0] is None or row[0] > size for row in self._reading.rows(sql)):
             return 0
-        return await self._writer.submit(lambda: trim(self._parts.database, size, CHUNK))
+        return await self._writer.submit(
+            lambda: delete_archived_rows(self._parts.database, size, CHUNK)
+        )
 
     def expiring_bodies(self, upto: int, *, after: int = 0) -> list[Row]:
         return self._reading.rows(_EXPIRED, (after, upto, CHUNK))

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.budget import FLEET, Raise
+from vedette.domain.budget import FLEET, BudgetRaise
 from vedette.domain.spend import SpendTotal
 from vedette.store.dialect import Database
 from vedette.store.row_mapper import find_position
@@ -40,13 +40,13 @@ def write_totals(database: Database, changed: Mapping[tuple[str, str], SpendTota
     database.execute_many(_WRITE, [(*key, *total.to_row()) for key, total in changed.items()])
 
 
-def read_raises(database: Database, now_us: int) -> list[Raise]:
+def read_raises(database: Database, now_us: int) -> list[BudgetRaise]:
     """Return the raises of budgets in force at an instant, from their rows."""
     sql = "SELECT name,unit,span,amount,until_us FROM raised WHERE until_us>? ORDER BY seq"
-    return [Raise(*row) for row in database.rows(sql, (now_us,))]
+    return [BudgetRaise(*row) for row in database.rows(sql, (now_us,))]
 
 
-def write_raises(database: Database, seq: int, raises: Sequence[Raise]) -> None:
+def write_raises(database: Database, seq: int, raises: Sequence[BudgetRaise]) -> None:
     """Write rows of raises, let their alerts be given anew, and wake what waits for their room."""
     database.execute_many(
         _RAISE,
@@ -97,7 +97,7 @@ class SpendReader:
         rows = self._database.rows(f"SELECT name,unit,{_TOTAL} FROM total ORDER BY name, unit")
         return [(row[0], row[1], SpendTotal.from_row(row[2:5], row[5:])) for row in rows]
 
-    def raises(self, now_us: int) -> list[Raise]:
+    def raises(self, now_us: int) -> list[BudgetRaise]:
         return read_raises(self._database, now_us)
 
 

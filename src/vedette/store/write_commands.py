@@ -13,7 +13,7 @@ from vedette.domain.action import hold_id
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, WriteConflict
-from vedette.domain.budget import Raise
+from vedette.domain.budget import BudgetRaise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import RELEASE_KINDS, Body, Draft, releases_of
 from vedette.domain.hold import HoldState, transition
@@ -225,7 +225,7 @@ class CommandWriter:
 
     # --- budgets ----------------------------------------------------------------------------
 
-    def raise_budget(self, draft: Draft, raises: Sequence[Raise]) -> int:
+    def raise_budget(self, draft: Draft, raises: Sequence[BudgetRaise]) -> int:
         """Give more room until an instant and wake what waits for it; return the entry's seq."""
         seq = self._ledger.append([draft], None, 0, self._now_us())
         write_raises(self._database, seq, raises)

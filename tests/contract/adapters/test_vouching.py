@@ -18,7 +18,7 @@ from vedette.adapters.bigquery.rows import RowMapper as TableMaker
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.mail.event import mail_event
 from vedette.adapters.prometheus.config import VOUCHED_LABELS
-from vedette.adapters.prometheus.series import index_series, points
+from vedette.adapters.prometheus.series import index_series, series_points
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.rows import RowMapper
@@ -65,7 +65,9 @@ def table(**more: Any) -> Event | Refused:
 
 def point(**labels: str) -> Event:
     series = {"metric": {"__name__": "hits", **labels}, "values": [[60, "1"]]}
-    (event,), _ = points("prometheus:site", index_series("hits", [series], "x"), VOUCHED_LABELS)
+    (event,), _ = series_points(
+        "prometheus:site", index_series("hits", [series], "x"), VOUCHED_LABELS
+    )
     return event
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from vedette.adapters.files.source import JsonlSource
 from vedette.adapters.ledger_export import verify_store
-from vedette.adapters.signing_keys import read_key
+from vedette.adapters.signing_keys import read_signing_key
 from vedette.app.backup import back_up, restore
 from vedette.config.settings import Settings
 from vedette.domain.base.canonical import canonical_json
@@ -431,7 +431,7 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
     assert Code.TAIL_CUT in report.counts
     assert report.restored == ()
     # The control: with the fleet's own key it is the restore that it says.
-    own = read_key(tmp_path / "state" / "ledger.key")
+    own = read_signing_key(tmp_path / "state" / "ledger.key")
     edit(
         tmp_path,
         ("INSERT OR REPLACE INTO checkpoint VALUES(?,?)", (tree.size, sign_note(body, name, own))),
@@ -443,7 +443,7 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
 async def test_a_fork_cannot_hide_behind_a_restore(tmp_path: Path, world: World) -> None:
     """Entries of the restored history, written anew and signed, within what a restore lost."""
     await restored(tmp_path, world)
-    key = read_key(tmp_path / "state" / "ledger.key")
+    key = read_signing_key(tmp_path / "state" / "ledger.key")
     store = SqliteReader(tmp_path / "state")
     (at,) = (seq for seq, _, _, _ in store.ledger.walk(("store.restored",)))
     entries = [raw for _, raw, _, _ in store.ledger.walk()]

@@ -32,7 +32,7 @@ from vedette.app.followers.notifications import (
     Outbox,
     notice_facts,
 )
-from vedette.app.followers.notifier import follow
+from vedette.app.followers.notifier import follow_for_notices
 from vedette.config.notify import NotifyPlan
 from vedette.domain.base.errors import Permanent, Temporary
 from vedette.ledger.history.lists import status
@@ -124,7 +124,7 @@ async def test_a_way_that_raises_anything_ends_no_fleet(tmp_path: Path, hook: Ho
         # It is tried again, as what is Temporary is; the follower of the next start goes on too.
         notices = status(fleet.app.store, clock.now_us())["notices"]
         assert (notices["pending"], notices["failing"]) == (1, ["bad"])
-        following = asyncio.create_task(follow(fleet.app, told.troubles.append))
+        following = asyncio.create_task(follow_for_notices(fleet.app, told.troubles.append))
         clock.advance(10_000_000)
         for _ in range(2000):
             if len(told.troubles) > 1 or following.done():

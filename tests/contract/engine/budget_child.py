@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.domain.base.clock import SystemClock
-from vedette.domain.budget import Cap
+from vedette.domain.budget import BudgetCap
 from vedette.domain.run import CommitStatus, Run
 from vedette.store.postgres import PostgresStore
 from vedette.testing.sample_steps import accept_events, closing_step, event
@@ -24,7 +24,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 ATTEMPTS = 16
 AT_ONCE = 4
 EVENTS = 400
-TOKENS = (Cap("fleet", "tokens", "day", 37), Cap("agent", "tokens", "hour", 1000))
+TOKENS = (BudgetCap("fleet", "tokens", "day", 37), BudgetCap("agent", "tokens", "hour", 1000))
 
 
 async def reserve(store: PostgresStore, run: Run) -> CommitStatus:

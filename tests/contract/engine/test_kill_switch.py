@@ -18,7 +18,7 @@ from vedette.domain.base.errors import BadCommand, Temporary
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import Run
-from vedette.engine.circuit_breaker import CircuitBreakers, Limits
+from vedette.engine.circuit_breaker import BreakerLimits, CircuitBreakers
 from vedette.engine.kill_switch import lift_expired_stops, park_agent
 from vedette.engine.scheduler.backpressure import Bounds, RunBuffer
 from vedette.testing.clock import ManualClock
@@ -205,7 +205,7 @@ async def test_a_key_that_is_parked_goes_on_when_what_was_in_front_is_gone(
     """The one in front fails for good: it is settled too, and the key goes on."""
     world.answer = lambda call: DOWN if call.args["text"] == "1" else None
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        fleet.app.services.breakers = CircuitBreakers(Limits(in_a_row=100))
+        fleet.app.services.breakers = CircuitBreakers(BreakerLimits(in_a_row=100))
         await fleet.send(*(job(str(n), send_proposal(str(n)), key="k") for n in range(1, 4)))
         await pass_time(fleet, clock, 10)
         assert [text for _, text in order(world)] == ["2", "3"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vedette.engine.key_state
-from vedette.domain.budget import HOUR_US, Cap
+from vedette.domain.budget import HOUR_US, BudgetCap
 from vedette.domain.effect import Outcome
 from vedette.domain.run import CommitResult, Step
 from vedette.domain.spend import SpendCache, SpendTotal
@@ -141,7 +141,7 @@ def test_what_comes_back_of_an_hour_that_is_over_makes_no_room_in_this_one() -> 
     totals = SpendCache(
         lambda name, unit: SpendTotal.from_row((now - HOUR_US, 5, 0), (0, 5, 0)), lambda at: ()
     )
-    caps = (Cap("agent", "actions", "hour", 1),)
+    caps = (BudgetCap("agent", "actions", "hour", 1),)
     returns = [("actions", now - HOUR_US, 1)]
     assert totals.find_shortage("a", caps, {"actions": 1}, returns, now) is None
     assert totals.find_shortage("a", caps, {"actions": 2}, returns, now) is not None

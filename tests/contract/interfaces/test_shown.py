@@ -29,7 +29,7 @@ from vedette.adapters.files.source import CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
 from vedette.adapters.mail.event import mail_event
 from vedette.adapters.mail.maildir.source import MaildirSource
-from vedette.adapters.prometheus.series import points
+from vedette.adapters.prometheus.series import series_points
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.source import SqlSource
@@ -50,7 +50,7 @@ from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.schedule import Tick
 from vedette.interfaces.http.alertmanager_receiver import routes
 from vedette.interfaces.http.command_dispatch import dispatch
-from vedette.ledger.history.hold_groups import group_of
+from vedette.ledger.history.hold_groups import hold_group_id
 from vedette.ledger.history.lists import hold_item
 from vedette.testing import toy_fleet as toy
 from vedette.testing.clock import ManualClock
@@ -155,7 +155,7 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
     sampled = HostSource("host", clock).sample(AT_US)
     host = next(event for event in sampled if event.subject == "host/load1")
     series = {"metric": {"node": "a"}, "values": [[1777615200, "7.5"]]}
-    ((point,), _) = points("prometheus:site", {"load{node=a}": series}, ())
+    ((point,), _) = series_points("prometheus:site", {"load{node=a}": series}, ())
     alerts = ListIntake()
     transport = httpx.ASGITransport(app=Starlette(routes=routes(alerts, DOORS, None)))
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
@@ -384,7 +384,7 @@ async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
             "untrusted", "derived",
         )  # fmt: skip
         # What is alike has the same sinks, however deep.
-        assert group_of(one) == group_of(two) != group_of(other)
+        assert hold_group_id(one) == hold_group_id(two) != hold_group_id(other)
 
 
 @pytest.mark.parametrize("digest", [None, "", "abcdef1", "x" * 64, "0" * 64, "0" * 65, "action"])

@@ -31,8 +31,8 @@ from vedette.ledger.history.projection import (
     LedgerEntry,
     Projection,
     ProjectionRow,
-    bucket,
     fold_entries,
+    latency_bucket,
 )
 from vedette.store.postgres import PostgresStore
 from vedette.store.sqlite import SqliteStore
@@ -479,7 +479,7 @@ def test_groups_of_any_size_come_to_the_same(told: list[LedgerEntry], data: st.D
 
 @given(st.integers(1, 2**50))
 def test_a_bucket_holds_its_latency(micros: int) -> None:
-    octave, _, quarter = bucket(micros).partition(".")
+    octave, _, quarter = latency_bucket(micros).partition(".")
     low = ((4 + int(quarter)) << int(octave)) >> 2
     assert low <= micros < max(low * 1.25 + 1, low + 1)
 

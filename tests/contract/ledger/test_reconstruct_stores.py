@@ -24,7 +24,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.interfaces.render.report_text import reconstruction_text, report_text
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
-from vedette.ledger.history.target_match import match
+from vedette.ledger.history.target_match import match_target_record
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, note_proposal, propose, send_proposal, toy_fleet
@@ -86,8 +86,8 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
         store = fleet.app.store
         account = reconstruct(store.ledger, START, START + 3 * HOUR)
         assert account.findings == []
-        assert match(account, world.record).ok
-        assert match(account, world.record).matched == 2
+        assert match_target_record(account, world.record).ok
+        assert match_target_record(account, world.record).matched == 2
         second = reconstruct(store.ledger, START + HOUR, START + 2 * HOUR)
         page = report(store, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text()
@@ -151,7 +151,7 @@ async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
         alone = reconstruct(store.ledger, START, START + 3 * HOUR)
     assert repeat.intents.keys() == whole.intents.keys()
     assert repeat.findings == alone.findings == []
-    assert match(repeat, world.record).ok
+    assert match_target_record(repeat, world.record).ok
     assert {i.run for i in alone.intents.values() if not i.decisions} <= alone.truncated_runs
     assert alone.truncated_runs
     assert not repeat.truncated_runs
@@ -169,7 +169,7 @@ async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
     assert intent.erased
     assert account.events[first.key]["erased"]
     assert account.findings == []
-    assert match(account, world.record).ok
+    assert match_target_record(account, world.record).ok
     assert [one["args"] for one in page["sample"] if one["erased"]] == [None]
     assert "body.erased" in [one["kind"] for one in page["changed"]]
 
@@ -192,7 +192,7 @@ async def test_what_is_under_way_is_flagged(tmp_path: Path) -> None:
         account = reconstruct(fleet.app.store.ledger, START, START + HOUR)
     (intent,) = account.open_intents
     assert intent.state == "unknown"
-    assert match(account, world.record).ok
+    assert match_target_record(account, world.record).ok
     assert any("nobody recorded how it ended" in line for line in reconstruction_text(account))
 
 

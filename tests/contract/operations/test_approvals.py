@@ -19,7 +19,7 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.cli.hold_text import fold_lines, group_lines, hold_lines, safe_json
 from vedette.interfaces.http.command_dispatch import dispatch
-from vedette.ledger.history.hold_groups import group, groups
+from vedette.ledger.history.hold_groups import list_hold_groups, show_hold_group
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.report import report
 from vedette.operations.approvals import CLAIM_US, MAX_HOLDS
@@ -85,7 +85,7 @@ def seen(fleet: FleetHarness, event: Event) -> dict[str, str]:
 
 
 async def test_holds_that_are_alike_are_one_group(fleet: FleetHarness) -> None:
-    found = groups(fleet.app.store, now(fleet))
+    found = list_hold_groups(fleet.app.store, now(fleet))
     assert [(each["label"], each["count"]) for each in found["items"]] == [
         ("invoice", 2), ("booking", 1),
     ]  # fmt: skip
@@ -97,11 +97,11 @@ async def test_holds_that_are_alike_are_one_group(fleet: FleetHarness) -> None:
     assert all(len(line) <= 80 for line in lines)
     assert 'message differs: "i1", "i2"' in "\n".join(lines)
     with pytest.raises(NotFound, match="no group of open holds"):
-        group(fleet.app.store, now(fleet), "grp_ffff")
+        show_hold_group(fleet.app.store, now(fleet), "grp_ffff")
 
 
 async def test_a_group_is_answered_over_exactly_what_was_shown(fleet: FleetHarness) -> None:
-    shown = groups(fleet.app.store, now(fleet))["items"][0]
+    shown = list_hold_groups(fleet.app.store, now(fleet))["items"][0]
     # One more joins after the group was shown.
     await fleet.send(mail("i3"))
     await fleet.wait_until_idle()
@@ -112,7 +112,7 @@ async def test_a_group_is_answered_over_exactly_what_was_shown(fleet: FleetHarne
         "i1": "done", "i2": "done", "i3": None, "b1": None,
     }  # fmt: skip
     assert states["i3"].hold == "open"
-    left = group(fleet.app.store, now(fleet), shown["group"])
+    left = show_hold_group(fleet.app.store, now(fleet), shown["group"])
     assert list(left["holds"]) == [hold_of(fleet, mail("i3"))]
     # Each was approved alone, for its own digest, and is used up.
     entries = fleet.entries("hold.approved")
@@ -123,7 +123,7 @@ async def test_a_group_is_answered_over_exactly_what_was_shown(fleet: FleetHarne
 
 
 async def test_an_action_that_is_another_by_now_is_not_touched(fleet: FleetHarness) -> None:
-    shown = groups(fleet.app.store, now(fleet))["items"][0]["holds"]
+    shown = list_hold_groups(fleet.app.store, now(fleet))["items"][0]["holds"]
     first, second = shown
     changed = {first: shown[first], second: "0" * 64}
     done = await give(fleet, "approve_group", {"holds": changed})
@@ -134,7 +134,7 @@ async def test_an_action_that_is_another_by_now_is_not_touched(fleet: FleetHarne
 
 async def test_a_repeat_of_the_command_answers_what_was_left(fleet: FleetHarness) -> None:
     """As after a kill in between: some are answered, and the same command comes again."""
-    shown = groups(fleet.app.store, now(fleet))["items"][0]["holds"]
+    shown = list_hold_groups(fleet.app.store, now(fleet))["items"][0]["holds"]
     first = dict(list(shown.items())[:1])
     await give(fleet, "deny_group", {"holds": first}, id="c1")
     done = await give(fleet, "deny_group", {"holds": shown}, id="c1")
@@ -244,18 +244,18 @@ async def test_the_report_tells_who_answered_and_how_fast(
 
 async def test_a_group_does_not_join_what_differs_where_it_matters(fleet: FleetHarness) -> None:
     """Negative control: another folder, label or rule is another question."""
-    from vedette.ledger.history.hold_groups import group_of
+    from vedette.ledger.history.hold_groups import hold_group_id
 
     (row,) = fleet.actions(mail("i1"))
     item = hold_item(fleet.app.store, row, now(fleet))
-    assert group_of({**item, "why": "other", "hold": "hold_2"}) == group_of(item)
+    assert hold_group_id({**item, "why": "other", "hold": "hold_2"}) == hold_group_id(item)
     for name, value in (
         ("agent", "a"), ("tool", "t"), ("rule", "impact.high"), ("label", "booking"),
     ):  # fmt: skip
-        assert group_of({**item, name: value}) != group_of(item)
+        assert hold_group_id({**item, name: value}) != hold_group_id(item)
     folder = [a for a in item["arguments"] if a["name"] == "folder"]
     variants = [replace_value(a, "Junk") if a in folder else a for a in item["arguments"]]
-    assert group_of({**item, "arguments": variants}) != group_of(item)
+    assert hold_group_id({**item, "arguments": variants}) != hold_group_id(item)
 
 
 def replace_value(argument: dict[str, Any], value: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from vedette.adapters.signing_keys import (
     format_verifier_key,
     next_key_files,
     open_ledger_key,
-    read_key,
+    read_signing_key,
 )
 from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
@@ -141,7 +141,7 @@ def test_the_old_private_key_is_gone(tmp_path: Path) -> None:
     assert prepared.stat().st_mode & 0o777 == 0o600
     keys.finish(key)
     assert (
-        format_verifier_key(NAME, read_key(folder / KEY_FILE))
+        format_verifier_key(NAME, read_signing_key(folder / KEY_FILE))
         == line
         == format_verifier_key(NAME, key)
     )
@@ -187,7 +187,7 @@ async def test_a_rotation_that_is_not_committed_changes_nothing(tmp_path: Path) 
     # The entry names the first of the two, and the second has not taken its place.
     assert len(next_key_files(folder)) == 2
     open_store(folder).close()
-    assert format_verifier_key(NAME, read_key(folder / KEY_FILE)) == line
+    assert format_verifier_key(NAME, read_signing_key(folder / KEY_FILE)) == line
     assert next_key_files(folder) == []
 
 
@@ -217,7 +217,7 @@ async def test_a_rotation_broken_off_is_ended_as_the_store_says(
     store = open_store(folder)
     await grow(store, range(2, 4))
     store.close()
-    assert format_verifier_key(NAME, read_key(folder / KEY_FILE)) == line
+    assert format_verifier_key(NAME, read_signing_key(folder / KEY_FILE)) == line
     assert next_key_files(folder) == []
     assert verified(folder).ok
 
@@ -234,7 +234,7 @@ def test_a_rotation_whose_key_could_not_be_put_in_place_is_finished_by_the_next(
         keys.finish(first)
     away.rename(path)
     second, _ = keys.prepare()
-    assert format_verifier_key("vedette/harbour", read_key(path)) == line
+    assert format_verifier_key("vedette/harbour", read_signing_key(path)) == line
     keys.drop(second)
     assert next_key_files(tmp_path) == []
 
@@ -284,7 +284,7 @@ def upkeep_of(fleet: FleetHarness) -> Maintenance:
 
 
 def on_disk(folder: Path) -> str:
-    return format_verifier_key(NAME, read_key(folder / "state" / KEY_FILE))
+    return format_verifier_key(NAME, read_signing_key(folder / "state" / KEY_FILE))
 
 
 @pytest.mark.parametrize("command", ["once", None])
@@ -375,7 +375,7 @@ async def test_a_retired_key_signs_nothing_any_more(twice: Path, tmp_path: Path)
     folder = tmp_path / "other"
     store = open_store(folder)
     await grow(store, range(2))
-    old = read_key(folder / KEY_FILE)
+    old = read_signing_key(folder / KEY_FILE)
     await rotate(store, folder)
     store.close()
     with pytest.raises(BadStore, match="not the one that"):

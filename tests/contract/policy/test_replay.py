@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.domain.action import Action, bind
+from vedette.domain.action import Action, bind_proposal
 from vedette.domain.action import Proposal as Asked
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json
@@ -74,7 +74,7 @@ def action(value: Any, ordinal: int) -> Action:
         trusted_memories=frozenset(), outcome={}, trusted_outcomes=frozenset(), row={},
     )  # fmt: skip
     proposal = Asked(TOOL.name, {"valve": value})
-    return bind(
+    return bind_proposal(
         proposal, {TOOL.name: TOOL}, roots, run="run_1", turn=1, ordinal=ordinal, confidence=1.0
     )
 

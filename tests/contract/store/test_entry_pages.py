@@ -16,7 +16,7 @@ import pytest
 from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
 from vedette.domain.base.errors import BadCommand
-from vedette.ledger.history.changes import FILTERS, MAX_GAP, changes, entries_page
+from vedette.ledger.history.changes import FILTERS, MAX_GAP, entries_page, list_ledger_changes
 from vedette.store.reader import StoreReader
 
 NUMBER = 3000
@@ -150,7 +150,7 @@ def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
     for filters in questions(store, 300).values():
         entries_page(store.ledger, 5, filters, before=200)
         entries_page(store.ledger, 5, filters, after=20)
-    changes(store.ledger, 200)
+    list_ledger_changes(store.ledger, 200)
     store.ledger.latest_entries(["action.decided", "run.dead"], 20, 10)
     store.ledger.seq_at(10**15)
     store.tables.counts()
@@ -181,7 +181,7 @@ def test_changes_name_what_was_touched(
     record: StoreReader, everything: list[dict[str, Any]]
 ) -> None:
     head = record.ledger.last_seq()
-    told = changes(record.ledger, head - 300)
+    told = list_ledger_changes(record.ledger, head - 300)
     assert (told["gap"], told["head"]) == (False, head)
     assert ["head", "", head] in told["items"]
     newest = {
@@ -197,17 +197,17 @@ def test_changes_name_what_was_touched(
 
 def test_changes_are_nothing_at_the_head_and_of_topics_asked_for(record: StoreReader) -> None:
     head = record.ledger.last_seq()
-    assert changes(record.ledger, head) == {"items": [], "head": head, "gap": False}
-    told = changes(record.ledger, head - 1500, frozenset({"inbox", "memory"}))
+    assert list_ledger_changes(record.ledger, head) == {"items": [], "head": head, "gap": False}
+    told = list_ledger_changes(record.ledger, head - 1500, frozenset({"inbox", "memory"}))
     assert {topic for topic, _, _ in told["items"]} == {"inbox", "memory"}
     with pytest.raises(BadCommand):
-        changes(record.ledger, head, frozenset({"weather"}))
+        list_ledger_changes(record.ledger, head, frozenset({"weather"}))
 
 
 def test_who_is_too_far_behind_is_told_to_read_again(record: StoreReader) -> None:
     head = record.ledger.last_seq()
     for after in (head + 1, head - MAX_GAP - 1):
-        assert changes(record.ledger, after)["gap"]
+        assert list_ledger_changes(record.ledger, after)["gap"]
 
 
 async def test_changes_over_the_local_api(record: StoreReader) -> None:
@@ -222,7 +222,7 @@ async def test_changes_over_the_local_api(record: StoreReader) -> None:
             async with httpx.AsyncClient(transport=transport, base_url="http://local") as client:
                 asked: dict[str, str | int] = {"after": head - 50, "topics": "agent,head"}
                 told = await client.get("/v1/changes", params=asked)
-                assert told.json()["result"] == changes(
+                assert told.json()["result"] == list_ledger_changes(
                     record.ledger, head - 50, frozenset({"agent", "head"})
                 )
                 for wrong in ("", "x", "-1", "1.5"):

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StateNotKept, StoreBusy
-from vedette.domain.budget import FLEET, Cap, Raise
+from vedette.domain.budget import FLEET, BudgetCap, BudgetRaise
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
@@ -262,7 +262,7 @@ async def test_a_step_of_an_older_world_is_fenced(
     assert (await store.steps.commit(unfenced)).status is CommitStatus.COMMITTED
 
 
-TEN = (Cap("agent", "model_calls", "day", 10),)
+TEN = (BudgetCap("agent", "model_calls", "day", 10),)
 
 
 async def test_many_at_once_never_spend_more_than_the_cap(store: Store) -> None:
@@ -292,7 +292,7 @@ def wants(store: Store, run: Run, amount: int = 3, **more: Any) -> Step:
 
 async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Store) -> None:
     runs = await accept_events(store, *(event(n) for n in range(64)))
-    fleets = (*TEN, Cap("fleet", "tokens", "hour", 33))
+    fleets = (*TEN, BudgetCap("fleet", "tokens", "hour", 33))
     answers = await asyncio.gather(
         *(
             store.steps.commit(
@@ -345,7 +345,7 @@ async def test_a_raise_makes_room_for_everybody_and_is_carried_out_once(opener: 
     )  # fmt: skip
     assert (await store.steps.commit(wait)).status is CommitStatus.COMMITTED
     until = CLOCK.now_us() + 1000
-    more = [Raise("watcher", "model_calls", "day", 5, until)]
+    more = [BudgetRaise("watcher", "model_calls", "day", 5, until)]
     draft = by_person("budget.raised", agent="watcher", until=until)
     seq = await store.commands.raise_budget(draft, more, command="r1")
     with pytest.raises(AlreadyDone):

@@ -20,7 +20,7 @@ from tests.pg import find_bin, server
 from vedette.adapters.ledger_export import verify_store
 from vedette.config.settings import load_settings
 from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavailable, WriteConflict
-from vedette.domain.budget import Cap
+from vedette.domain.budget import BudgetCap
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
@@ -28,7 +28,7 @@ from vedette.domain.run import CommitStatus, Run
 from vedette.ledger.merkle import verifier_key
 from vedette.store.postgres import PostgresReader, PostgresStore
 from vedette.store.postgres.database import PostgresDatabase
-from vedette.store.postgres.dialect import literal
+from vedette.store.postgres.dialect import sql_literal
 from vedette.store.postgres.schema import SHARDS, shard_of
 from vedette.store.postgres.shards import Peer, fair_share, silent_peers, update_peers
 from vedette.testing.clock import ManualClock
@@ -236,7 +236,7 @@ async def test_64_reservations_at_two_workers_hold_the_ceiling(worker: Opener) -
     one, two = worker("one"), worker("two")
     await shared(one, two)
     runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(64)))
-    limits = (Cap("agent", "tokens", "day", 100), Cap("fleet", "tokens", "hour", 150))
+    limits = (BudgetCap("agent", "tokens", "day", 100), BudgetCap("fleet", "tokens", "hour", 150))
     asks = [
         store.steps.commit(closing_step(store, run, spend={"tokens": 7}, limits=limits))
         for run in runs
@@ -498,14 +498,14 @@ def test_values_are_written_as_the_server_reads_them(url: str) -> None:
     database = PostgresDatabase(url, name="test")
     text = "O'Brien \\ $$ %s \n ü 🎈 --; DROP TABLE entry"
     for value in (None, 0, -(2**63), 2**63 - 1, True, b"", b"\x00\xff'", "", text):
-        ((found,),) = database.rows(f"SELECT {literal(value)}")
+        ((found,),) = database.rows(f"SELECT {sql_literal(value)}")
         assert found == value
     with pytest.raises(psycopg.DataError):
-        literal("a\0b")
+        sql_literal("a\0b")
     with pytest.raises(psycopg.DataError):
-        literal("\udfff")
+        sql_literal("\udfff")
     with pytest.raises(psycopg.DataError):
-        literal(1.5)
+        sql_literal(1.5)
     database.close()
 
 

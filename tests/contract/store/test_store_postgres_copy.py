@@ -16,9 +16,9 @@ from vedette.adapters.signing_keys import (
     format_verifier_key,
     next_key_files,
     open_ledger_key,
-    read_key,
+    read_signing_key,
 )
-from vedette.app.store_copy import CopyResult, copy_store, tables
+from vedette.app.store_copy import CopyResult, copy_store, list_copied_tables
 from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical_json
@@ -122,7 +122,7 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     done = await copied(settings, url)
     old, new = SqliteReader(settings.state), PostgresReader(url)
     target: Any = new.database
-    for name in tables():
+    for name in list_copied_tables():
         columns = ", ".join(f'"{column}"' for column in target.columns_of(name))
         beyond = {"entry": f" WHERE seq<={done.size}", "body": f" WHERE seq<={done.size}"}
         beyond |= {"checkpoint": f" WHERE size<={done.size}"}
@@ -169,7 +169,7 @@ async def test_a_rotation_that_was_broken_off_is_ended_by_the_copy(
     await store.maintenance.rotate(key, line, order("key.rotated"))
     store.close()
     await copied(settings, url)
-    assert format_verifier_key(NAME, read_key(settings.state / "ledger.key")) == line
+    assert format_verifier_key(NAME, read_signing_key(settings.state / "ledger.key")) == line
     assert next_key_files(settings.state) == []
 
 
@@ -202,7 +202,7 @@ async def test_a_copy_that_is_broken_off_leaves_nothing(settings: Settings, url:
     failpoint.hook = None
     assert has_store(url)
     database = PostgresDatabase(url, name="test")
-    for name in tables():
+    for name in list_copied_tables():
         assert len(database.rows(f'SELECT * FROM "{name}"')) == (name == "meta"), name
     database.close()
     await copied(settings, url)

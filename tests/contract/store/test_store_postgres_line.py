@@ -16,7 +16,7 @@ from tests.pg import server
 from vedette.config.settings import StorePlan
 from vedette.domain.budget import ACTIONS
 from vedette.domain.effect import Call, Outcome
-from vedette.engine.cluster import catch_up, follow_cluster, sync_rate_counts
+from vedette.engine.cluster import catch_up_with_cluster, follow_cluster, sync_rate_counts
 from vedette.engine.kill_switch import count_error
 from vedette.operations.curation import sync_banks
 from vedette.store.postgres.cluster import LeasedCluster
@@ -241,6 +241,6 @@ async def test_what_is_current_is_not_taken_up_again(
 ) -> None:
     one, _ = two
     revision = one.app.services.gateway.policy_rev
-    await catch_up(one.app.services, one.app.rollout)
+    await catch_up_with_cluster(one.app.services, one.app.rollout)
     assert one.app.services.gateway.policy_rev == revision
     assert sync_banks(one.app.banks, one.app.store) == one.app.store.ledger.last_seq()

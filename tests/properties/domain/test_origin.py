@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vedette.domain.action import Proposal, bind
+from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import (  # fmt: skip
@@ -110,7 +110,7 @@ def test_every_argument_has_an_origin_or_there_is_no_action(
     kinds = {"a": "string?", "b": "object?", "c": "list?"}
     tool = Tool("t", "do", "thing", kinds, ("/a", "/b"), "idempotent", "f")
     try:
-        action = bind(
+        action = bind_proposal(
             Proposal("t", args),
             {"t": tool},
             given_roots,
@@ -142,7 +142,7 @@ def test_origins_of_a_record_are_the_same_while_nothing_changes(
     kinds = {"b": "object?", "c": "list?"}
     tool = Tool("t", "do", "thing", kinds, ("/b",), "idempotent", "f")
     try:
-        action = bind(
+        action = bind_proposal(
             Proposal("t", args),
             {"t": tool},
             given_roots,

@@ -7,10 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from vedette.domain.action import Action, Proposal, action_digest, action_id, bind, encode_argument
+from vedette.domain.action import (
+    Action,
+    Proposal,
+    action_digest,
+    action_id,
+    bind_proposal,
+    encode_argument,
+)
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import Ref, Roots
-from vedette.domain.readers import Labels, meet
+from vedette.domain.readers import Labels, meet_labels
 from vedette.domain.tool import Tool
 
 TOOL = Tool(
@@ -31,7 +38,7 @@ ROOTS = Roots(
 
 def bound(args: dict[str, Any], *, tool: Tool = TOOL, confidence: float | None = 1.0) -> Action:
     proposal = Proposal("mail.send", args, confidence=confidence)
-    return bind(
+    return bind_proposal(
         proposal, {proposal.tool: tool}, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0
     )
 
@@ -81,7 +88,9 @@ def test_references_multiply_nothing_without_a_bound(args: dict[str, Any]) -> No
     roots = replace(ROOTS, event={"data": data})
     proposal = Proposal("mail.send", {"to": "a", **args}, confidence=1.0)
     with pytest.raises(BadProposal, match="more than"):
-        bind(proposal, {TOOL.name: TOOL}, roots, run="run_1", turn=1, ordinal=0, confidence=1.0)
+        bind_proposal(
+            proposal, {TOOL.name: TOOL}, roots, run="run_1", turn=1, ordinal=0, confidence=1.0
+        )
 
 
 @pytest.mark.parametrize("place", ["\u00b2", "\u0661", "9" * 5000, "-1"])
@@ -212,10 +221,10 @@ SECRET = frozenset({"@example.org", "b@x.example"})
 
 
 def labelled(args: dict[str, Any], **places: Any) -> dict[str, Any]:
-    labels = Labels(meet(*places.values()), places)
+    labels = Labels(meet_labels(*places.values()), places)
     roots = replace(ROOTS, labels=labels)
     proposal = Proposal("mail.send", {"to": Ref("/charter/desk"), **args})
-    action = bind(
+    action = bind_proposal(
         proposal, {TOOL.name: TOOL}, roots, confidence=1.0, run="run_1", turn=1, ordinal=0
     )
     return dict(action.readers)
@@ -227,7 +236,7 @@ def test_a_reference_carries_the_label_of_its_root_and_a_bare_value_that_of_all_
     assert labelled({"extra": {}}, event=SECRET) == {"/extra": SECRET}
     event, desk = Ref("/event/data/from"), Ref("/charter/desk")
     assert labelled({"cc": [event]}, event=SECRET, row=own) == {"/cc": SECRET & own}
-    found = bind(
+    found = bind_proposal(
         Proposal("mail.send", {"to": event}), {TOOL.name: TOOL},
         replace(ROOTS, labels=Labels(SECRET & own, {"event": SECRET, "row": own})),
         confidence=1.0, run="run_1", turn=1, ordinal=0,

@@ -18,7 +18,7 @@ from vedette.domain.memory_state import (
     LedgerMemory,
     MemoryEntry,
     check_transition,
-    fold,
+    fold_memories,
 )
 from vedette.operations.curation import sync_banks
 
@@ -35,17 +35,17 @@ def entry_of(seq: int, kind: str, name: str = "inbox/cnd_1") -> MemoryEntry:
 
 def test_the_latest_word_counts() -> None:
     rows: list[MemoryEntry] = [(1, ENTRY, WISH.to_json())]
-    assert fold(rows)["inbox/cnd_1"].state == "candidate"
+    assert fold_memories(rows)["inbox/cnd_1"].state == "candidate"
     for seq, (kind, state) in enumerate(TRANSITIONS.items(), 2):
         rows.append(entry_of(seq, kind))
-        found = fold(rows)["inbox/cnd_1"]
+        found = fold_memories(rows)["inbox/cnd_1"]
         assert (found.state, found.last, found.by) == (state, seq, "person:kim")
         assert (found.candidate, found.seq, found.at_us) == (WISH, 1, seq * 10)
     assert {row[1]["kind"] for row in rows} == set(MEMORY_ENTRY_KINDS)
 
 
 def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
-    found = fold([entry_of(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
+    found = fold_memories([entry_of(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
     assert (found.state, found.candidate, found.seq) == ("off", None, 0)
 
 
@@ -55,17 +55,17 @@ def test_what_was_erased_stays_so_whatever_was_ordered(kinds: tuple[str, ...]) -
         (1, ENTRY, None),
         *(entry_of(2 + at, kind) for at, kind in enumerate(kinds)),
     ]
-    assert fold(rows)["inbox/cnd_1"].state == "erased"
+    assert fold_memories(rows)["inbox/cnd_1"].state == "erased"
 
 
 def test_an_entry_from_before_candidates_had_ids_is_known_by_what_it_says() -> None:
     old = {name: value for name, value in ENTRY.items() if name != "what"}
     body = {"scope": "all", "text": "Told.", "topics": ["x"]}
-    (found,) = fold([(1, old, body)]).values()
+    (found,) = fold_memories([(1, old, body)]).values()
     assert found.candidate is not None
     assert replace(found.candidate, id=WISH.id) == WISH
     assert found.id == found.candidate.key != "cnd_1"
-    assert fold([(1, old, None)]) == {}
+    assert fold_memories([(1, old, None)]) == {}
 
 
 def of_a_person() -> dict[str, Any]:
@@ -74,7 +74,7 @@ def of_a_person() -> dict[str, Any]:
 
 
 def test_what_a_person_proposed_has_no_run() -> None:
-    found = fold([(1, of_a_person(), WISH.to_json())])["inbox/cnd_1"]
+    found = fold_memories([(1, of_a_person(), WISH.to_json())])["inbox/cnd_1"]
     assert found.candidate is not None
     assert (found.candidate.agent, found.candidate.run, found.by) == ("", "", "person:kim")
 
@@ -124,7 +124,7 @@ class Ledger:
         return [(seq, raw, data) for seq, raw, _, data in self.walk(kinds)]
 
     def all(self) -> dict[str, LedgerMemory]:
-        return fold([(1, self.told[0], None)])
+        return fold_memories([(1, self.told[0], None)])
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:
         return []
@@ -167,6 +167,6 @@ def test_who_proposed_it_and_who_had_it_recalled_is_known_whoever_moved_it_last(
     ):
         number, entry, body = entry_of(seq, f"memory.{kind}")
         rows.append((number, {**entry, "actor": f"person:{who}"}, body))
-    found = fold(rows)["inbox/cnd_1"]
+    found = fold_memories(rows)["inbox/cnd_1"]
     assert (found.proposed_by, found.by) == ("person:kim", "person:dan")
     assert found.recalled_by == ("person:ada", "person:carol")

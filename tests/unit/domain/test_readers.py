@@ -26,7 +26,7 @@ from vedette.domain.readers import (
     find_reader_fault,
     format_readers,
     is_within,
-    meet,
+    meet_labels,
     pack_row,
     parse_readers,
     unpack_row,
@@ -43,7 +43,7 @@ LABELS = st.none() | st.frozensets(NAMES)
 
 @given(st.lists(LABELS))
 def test_what_is_made_of_several_is_for_those_who_may_read_each(labels: list[Readers]) -> None:
-    found = meet(*labels)
+    found = meet_labels(*labels)
     assert all(is_within(found, label) for label in labels)
     assert (found is PUBLIC) == all(label is PUBLIC for label in labels)
     if found is not None:

@@ -16,10 +16,10 @@ from vedette.domain.budget import (
     MONEY,
     TOKENS,
     Budget,
+    BudgetCap,
     BudgetPolicy,
-    Cap,
+    BudgetRaise,
     Price,
-    Raise,
     actual_use,
     worst_case,
 )
@@ -27,9 +27,9 @@ from vedette.domain.spend import SpendCache, SpendTotal
 from vedette.policy.budget_data import parse_budgets
 
 NOON = 20_000 * DAY_US + 12 * HOUR_US
-HOUR = Cap("agent", ACTIONS, "hour", 3)
-DAY = Cap("agent", ACTIONS, "day", 5)
-ALL = Cap("fleet", ACTIONS, "day", 4)
+HOUR = BudgetCap("agent", ACTIONS, "hour", 3)
+DAY = BudgetCap("agent", ACTIONS, "day", 5)
+ALL = BudgetCap("fleet", ACTIONS, "day", 4)
 
 
 class Kept:
@@ -37,7 +37,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], SpendTotal] = {}
-        self.raises: list[Raise] = []
+        self.raises: list[BudgetRaise] = []
         self.reads = 0
         self.totals = SpendCache(
             self.read, lambda now: [more for more in self.raises if more.until_us > now]
@@ -47,8 +47,10 @@ class Kept:
         self.reads += 1
         return self.rows.get((name, unit))
 
-    def spend(self, amount: int, at_us: int = NOON, *, caps: tuple[Cap, ...], agent: str = "a",
-              returns: tuple[tuple[str, int, int], ...] = ()) -> bool:  # fmt: skip
+    def spend(
+        self, amount: int, at_us: int = NOON, *, caps: tuple[BudgetCap, ...], agent: str = "a",
+        returns: tuple[tuple[str, int, int], ...] = (),
+    ) -> bool:  # fmt: skip
         spend = {ACTIONS: amount}
         if self.totals.find_shortage(agent, caps, spend, returns, at_us) is not None:
             return False
@@ -106,11 +108,11 @@ def test_a_clock_that_steps_back_opens_no_window_again() -> None:
 def test_a_raise_makes_room_until_it_ends() -> None:
     kept = Kept()
     assert kept.spend(3, caps=(HOUR,))
-    kept.raises = [Raise("a", ACTIONS, "hour", 2, NOON + 60)]
+    kept.raises = [BudgetRaise("a", ACTIONS, "hour", 2, NOON + 60)]
     assert kept.spend(2, NOON + 59, caps=(HOUR,))
     assert not kept.spend(1, NOON + 59, caps=(HOUR,))
-    kept.raises.append(Raise("b", ACTIONS, "hour", 9, NOON + DAY_US))
-    kept.raises.append(Raise("a", ACTIONS, "day", 9, NOON + DAY_US))
+    kept.raises.append(BudgetRaise("b", ACTIONS, "hour", 9, NOON + DAY_US))
+    kept.raises.append(BudgetRaise("a", ACTIONS, "day", 9, NOON + DAY_US))
     assert not kept.spend(1, NOON + 59, caps=(HOUR,)), "neither is for this limit"
     kept.totals.total("a", ACTIONS).hour.total = 3
     assert not kept.spend(1, NOON + 60, caps=(HOUR,))
@@ -119,17 +121,17 @@ def test_a_raise_makes_room_until_it_ends() -> None:
 def test_a_runs_own_limit_counts_what_the_run_has_used() -> None:
     kept = Kept()
     short = kept.totals.find_shortage(
-        "a", (Cap("run", MODEL_CALLS, "run", 8, 7),), {MODEL_CALLS: 2}, (), NOON
+        "a", (BudgetCap("run", MODEL_CALLS, "run", 8, 7),), {MODEL_CALLS: 2}, (), NOON
     )
     assert short is not None
     assert (short.until_us, short.headroom) == (0, 1), "no window turns for it"
-    fits = (Cap("run", MODEL_CALLS, "run", 8, 6),)
+    fits = (BudgetCap("run", MODEL_CALLS, "run", 8, 6),)
     assert kept.totals.find_shortage("a", fits, {MODEL_CALLS: 2}, (), NOON) is None
 
 
 def test_the_alert_comes_once_in_a_window() -> None:
     kept = Kept()
-    caps = (Cap("agent", ACTIONS, "hour", 10),)
+    caps = (BudgetCap("agent", ACTIONS, "hour", 10),)
 
     def alerts(amount: int, at_us: int = NOON) -> list[tuple[str, str, int]]:
         assert kept.spend(amount, at_us, caps=caps)
@@ -140,7 +142,7 @@ def test_the_alert_comes_once_in_a_window() -> None:
     assert alerts(1) == [("a", "hour", 8)]
     assert alerts(1) == []
     assert alerts(8, NOON + HOUR_US) == [("a", "hour", 8)]
-    kept.raises = [Raise("a", ACTIONS, "hour", 90, NOON + DAY_US)]
+    kept.raises = [BudgetRaise("a", ACTIONS, "hour", 90, NOON + DAY_US)]
     assert alerts(9, NOON + 2 * HOUR_US) == [], "9 of 100 are not most of it"
 
 
@@ -185,10 +187,10 @@ def test_policy_may_lower_a_limit_and_not_widen_it() -> None:
     )
     own = Budget(actions_per_day=10)
     assert budgets.caps("a", own, (ACTIONS,)) == (
-        Cap("agent", ACTIONS, "hour", 2), Cap("agent", ACTIONS, "day", 5),
+        BudgetCap("agent", ACTIONS, "hour", 2), BudgetCap("agent", ACTIONS, "day", 5),
     )  # fmt: skip
-    assert budgets.caps("b", own, (ACTIONS,)) == (Cap("agent", ACTIONS, "day", 10),)
-    assert budgets.caps("c", Budget(), (TOKENS,)) == (Cap("fleet", TOKENS, "day", 1000),)
+    assert budgets.caps("b", own, (ACTIONS,)) == (BudgetCap("agent", ACTIONS, "day", 10),)
+    assert budgets.caps("c", Budget(), (TOKENS,)) == (BudgetCap("fleet", TOKENS, "day", 1000),)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vedette.domain.base.backoff import delay_us
-from vedette.engine.circuit_breaker import Breaker, CircuitBreakers, Limits
+from vedette.engine.circuit_breaker import Breaker, BreakerLimits, CircuitBreakers
 
 SECOND = 1_000_000
 
@@ -108,7 +108,7 @@ def test_calls_from_before_it_opened_change_nothing() -> None:
 
 
 def test_a_fleet_has_one_for_each_target() -> None:
-    breakers = CircuitBreakers(Limits(in_a_row=1))
+    breakers = CircuitBreakers(BreakerLimits(in_a_row=1))
     call(breakers.for_target("a"), False, 0)
     call(breakers.for_target("b"), True, 0)
     assert [breaker.target for breaker in breakers.list_tripped()] == ["a"]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from vedette.domain.action import Proposal, bind
+from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
@@ -25,7 +25,7 @@ def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     none: frozenset[str] = frozenset()
     roots = Roots({}, none, CHARTER, REGISTRY, {}, none, {}, none, {})
     proposal = Proposal("mail.tell", {"to": "ada@harbour.example", "what": {"a": ["b"]}})
-    action = bind(
+    action = bind_proposal(
         proposal, {TOOL.name: TOOL}, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0
     )
     assert action.origins["/to"] == "registered"
@@ -67,7 +67,7 @@ def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_argume
     none: frozenset[str] = frozenset()
     roots = Roots({}, none, {"w": {"a": ["b"]}}, REGISTRY, {}, none, {}, none, {})
     args = {"to": "ada@harbour.example", "what": Ref("/charter/w")}
-    other = bind(
+    other = bind_proposal(
         Proposal("mail.tell", args),
         {TOOL.name: TOOL},
         roots,

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.domain.action import Action, Proposal, bind
+from vedette.domain.action import Action, Proposal, bind_proposal
 from vedette.domain.agent import Agent
 from vedette.domain.budget import ACTIONS, Budget
 from vedette.domain.decision import Approval, DecisionContext, check_request
@@ -53,7 +53,9 @@ class Engine:
 
 def action(confidence: float = 0.875) -> Action:
     proposal = Proposal("mail.send", {"to": Ref("/charter/desk")}, confidence=confidence)
-    return bind(proposal, {TOOL.name: TOOL}, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
+    return bind_proposal(
+        proposal, {TOOL.name: TOOL}, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0
+    )
 
 
 def situation(**given: Any) -> DecisionContext:

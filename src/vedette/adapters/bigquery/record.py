@@ -27,7 +27,7 @@ def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[T
     """
     from google.api_core import exceptions
 
-    query = statement(table, where, since_us)
+    query = record_query(table, where, since_us)
     client = query_client(str(table["project"]), table.get("location"))
     try:
         for key, rows, at in client.query(query).result(timeout=_TIMEOUT_S):
@@ -45,7 +45,7 @@ def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[T
         client.close()  # type: ignore[no-untyped-call]
 
 
-def statement(table: Mapping[str, Any], where: str, since_us: int) -> str:
+def record_query(table: Mapping[str, Any], where: str, since_us: int) -> str:
     """Return BigQuery's query for a target's rows. Raises BadFleet for a name that is none."""
     for name in ("project", "dataset", "table"):
         known = _PROJECT if name == "project" else _NAME

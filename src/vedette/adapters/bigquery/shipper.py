@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from vedette.adapters.bigquery.tables import KINDS, MAX_ROWS, Batch, Encoder
+from vedette.adapters.bigquery.tables import KINDS, MAX_ROWS, ShippedRowBatch, ShippedRowEncoder
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import sha256_hex
@@ -29,7 +29,7 @@ from vedette.domain.ports.store import Store, StoreReader
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
 
 
-class Mark(Struct, frozen=True):
+class ShippedPosition(Struct, frozen=True):
     """How far a BigQuery table is: `seq` is shipped; its stream's next row has `offset`.
 
     `rows` counts all that were ever shipped there.
@@ -52,7 +52,7 @@ class Shipper:
         """`reader` opens a connection; it is opened and closed in a thread for each batch."""
         self.warehouse = warehouse
         self._fleet, self._marks, self._reader = fleet, marks, reader
-        self._encoders = {table: Encoder(table, fleet) for table in KINDS}
+        self._encoders = {table: ShippedRowEncoder(table, fleet) for table in KINDS}
         self._open_streams: dict[str, str] = {}  # the streams that stand where our marks say
         self._known_marks: dict[str, str | None] = {}  # as they were when we last knew them
         self._prepared = False
@@ -81,7 +81,7 @@ class Shipper:
 
     async def _ship(self, table: str) -> int:
         self._known_marks[table] = self._marks.meta(_name(table))
-        mark = saved_mark = read_mark(self._marks, self.warehouse, table)
+        mark = saved_mark = read_shipped_position(self._marks, self.warehouse, table)
         count = 0
         try:
             if mark.stream is not None and self._open_streams.get(table) != mark.stream:
@@ -114,7 +114,9 @@ class Shipper:
             raise
         return count
 
-    async def _append(self, table: str, mark: Mark, batch: Batch) -> Mark:
+    async def _append(
+        self, table: str, mark: ShippedPosition, batch: ShippedRowBatch
+    ) -> ShippedPosition:
         """Append a batch; to a new stream where there is none."""
         warehouse, stream = self.warehouse, mark.stream
         if stream is None:
@@ -134,7 +136,7 @@ class Shipper:
 
     # --- where it stands --------------------------------------------------------------------
 
-    async def _save_mark(self, table: str, mark: Mark) -> Mark:
+    async def _save_mark(self, table: str, mark: ShippedPosition) -> ShippedPosition:
         """Make a mark durable; not over one that another worker set since we read ours."""
         value = orjson.dumps(asdict(mark)).decode()
         was = self._known_marks[table]
@@ -145,7 +147,7 @@ class Shipper:
         self._known_marks[table] = value
         return mark
 
-    async def _close_stream(self, table: str, mark: Mark) -> Mark:
+    async def _close_stream(self, table: str, mark: ShippedPosition) -> ShippedPosition:
         """Close the stream of a mark and move the mark to what is in the table."""
         assert mark.stream is not None
         count = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
@@ -157,7 +159,9 @@ class Shipper:
             mark = await self._advance(table, mark, count - mark.offset)
         return await self._save_mark(table, replace(mark, stream=None, offset=0))
 
-    async def _resume_mark(self, table: str, mark: Mark, batch: Batch) -> Mark:
+    async def _resume_mark(
+        self, table: str, mark: ShippedPosition, batch: ShippedRowBatch
+    ) -> ShippedPosition:
         """Return the mark behind what a table has of a history; asked before a stream is opened.
 
         A mark that came back with a backup is behind its table, and its stream is an old one. A
@@ -168,7 +172,7 @@ class Shipper:
             warehouse.read_progress, table, fleet, batch.history
         )
         if not count:
-            return Mark(mark.to) if mark.rows else mark
+            return ShippedPosition(mark.to) if mark.rows else mark
         while mark.seq < last:
             following = await self._next_batch(table, mark)
             if following is None:
@@ -192,11 +196,11 @@ class Shipper:
             reader.close()
         return not found or found[0][0] != seq or sha256_hex(found[0][1]) == digest
 
-    def _diverged_error(self, mark: Mark, what: str) -> BadStore:
+    def _diverged_error(self, mark: ShippedPosition, what: str) -> BadStore:
         mend = "was it put back by hand? use `vedette restore`, or ship into a new dataset"
         return BadStore(f"{mark.to} has {what} than this store", where="[audit]", mend=mend)
 
-    async def _advance(self, table: str, mark: Mark, rows: int) -> Mark:
+    async def _advance(self, table: str, mark: ShippedPosition, rows: int) -> ShippedPosition:
         """Move a mark over rows that the table has already, but not into another history."""
         while rows > 0:
             batch = await self._next_batch(table, mark)
@@ -211,14 +215,16 @@ class Shipper:
             rows -= some
         return mark
 
-    async def _next_batch(self, table: str, mark: Mark) -> Batch | None:
+    async def _next_batch(self, table: str, mark: ShippedPosition) -> ShippedRowBatch | None:
         batch, missing = await asyncio.to_thread(self._read_batch, table, mark.seq, mark.history)
         if missing is not None:
             self.gaps.append(missing)
             del self.gaps[:-10]
         return batch
 
-    def _read_batch(self, table: str, after: int, history: int) -> tuple[Batch | None, str | None]:
+    def _read_batch(
+        self, table: str, after: int, history: int
+    ) -> tuple[ShippedRowBatch | None, str | None]:
         """Read and encode what comes next, in a thread; say what was archived before it."""
         reader = self._reader()
         try:
@@ -232,19 +238,19 @@ class Shipper:
         return self._encoders[table].batch(entries, history), missing
 
 
-def read_mark(marks: StoreReader, warehouse: Warehouse, table: str) -> Mark:
+def read_shipped_position(marks: StoreReader, warehouse: Warehouse, table: str) -> ShippedPosition:
     """Return how far a BigQuery table is; a new mark where it was never shipped to this place."""
     to = warehouse.table_id(table)
     value = marks.meta(_name(table))
-    mark = None if value is None else Mark(**orjson.loads(value))
-    return mark if mark is not None and mark.to == to else Mark(to)
+    mark = None if value is None else ShippedPosition(**orjson.loads(value))
+    return mark if mark is not None and mark.to == to else ShippedPosition(to)
 
 
 def _name(table: str) -> str:
     return f"audit.{table}"
 
 
-async def follow(
+async def ship_ledger(
     shipper: Shipper,
     clock: Clock,
     every_us: int,

@@ -45,18 +45,18 @@ _FIELD_NAMES = {"recorded_at": "at", "hold_until": "until"}
 
 
 @cache
-def columns(table: str) -> tuple[dict[str, str], ...]:
+def table_columns(table: str) -> tuple[dict[str, str], ...]:
     """Return the columns of a BigQuery table: name, type, mode, description."""
     return tuple(json.loads((FOLDER / "schema" / f"{table}.json").read_text("utf-8")))
 
 
-def view_text(view: str, dataset: str) -> str:
+def view_query(view: str, dataset: str) -> str:
     """Return the query of a BigQuery view over a dataset, written project.dataset."""
     text = (FOLDER / "views" / f"{view}.sql").read_text("utf-8")
     return text.replace("${dataset}", dataset)
 
 
-class Batch(Struct, frozen=True):
+class ShippedRowBatch(Struct, frozen=True):
     """Rows for one BigQuery table, of a stretch of the ledger that ends at entry `last`.
 
     `history` is when its line of history began (microseconds); `rows` are (seq, serialised row).
@@ -67,7 +67,7 @@ class Batch(Struct, frozen=True):
     rows: tuple[tuple[int, bytes], ...]
 
 
-class Encoder:
+class ShippedRowEncoder:
     """Encodes a fleet's entries as the rows of one BigQuery table."""
 
     def __init__(self, table: str, fleet: str) -> None:
@@ -75,12 +75,14 @@ class Encoder:
         self._row_class, self.descriptor = _row_message(table)
         self._fields = [
             (column["name"], _FIELD_NAMES.get(column["name"], column["name"]))
-            for column in columns(table)
+            for column in table_columns(table)
             if column["name"] not in _COMPUTED_COLUMNS
         ]
-        self._computed = {column["name"] for column in columns(table)} & set(_COMPUTED_COLUMNS)
+        self._computed = {column["name"] for column in table_columns(table)} & set(
+            _COMPUTED_COLUMNS
+        )
 
-    def batch(self, entries: Sequence[tuple[int, bytes]], history: int) -> Batch | None:
+    def batch(self, entries: Sequence[tuple[int, bytes]], history: int) -> ShippedRowBatch | None:
         """Return the rows of the next entries; fewer where they are many or a history begins.
 
         `history` is that of the entry before. None if there are no entries.
@@ -100,7 +102,7 @@ class Encoder:
                     break
                 rows.append((seq, row))
             last = seq
-        return Batch(last, history, tuple(rows)) if last else None
+        return ShippedRowBatch(last, history, tuple(rows)) if last else None
 
     def row(self, entry: Mapping[str, Any], raw: bytes, history: int) -> bytes:
         """Return the serialised row of one entry."""
@@ -158,7 +160,7 @@ def _row_message(table: str) -> tuple[Any, Any]:
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name=f"vedette_{table}.proto", syntax="proto2")
     message = file.message_type.add(name="Row")
-    for number, column in enumerate(columns(table), 1):
+    for number, column in enumerate(table_columns(table), 1):
         whole = column["type"] in ("INTEGER", "TIMESTAMP")
         message.field.add(
             name=column["name"],

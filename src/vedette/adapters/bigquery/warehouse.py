@@ -13,8 +13,8 @@ from vedette.adapters.bigquery.tables import (
     KINDS,
     PARTITION_COLUMN,
     VIEWS,
-    columns,
-    view_text,
+    table_columns,
+    view_query,
 )
 
 if TYPE_CHECKING:
@@ -84,14 +84,16 @@ class Warehouse:
             try:
                 client.get_table(self.table_id(table), **_NO_RETRY)
             except NotFound:
-                fields = [bigquery.SchemaField.from_api_repr(column) for column in columns(table)]
+                fields = [
+                    bigquery.SchemaField.from_api_repr(column) for column in table_columns(table)
+                ]
                 wanted = bigquery.Table(self.table_id(table), schema=fields)
                 wanted.time_partitioning = bigquery.TimePartitioning(field=PARTITION_COLUMN)
                 wanted.clustering_fields = list(CLUSTER_COLUMNS[table])
                 client.create_table(wanted, exists_ok=True, **_NO_RETRY)
                 missing.add(table)
         for view in VIEWS:
-            text = view_text(view, self.dataset)
+            text = view_query(view, self.dataset)
             try:
                 found = client.get_table(self.table_id(view), **_NO_RETRY)
             except NotFound:

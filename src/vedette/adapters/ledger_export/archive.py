@@ -22,9 +22,9 @@ from vedette.adapters.ledger_export.files import (
     LedgerExport,
     VerifiableLedger,
     archived_part,
+    entry_object,
     export,
-    read_object,
-    size_of,
+    note_size,
     snapshot,
     sync_folder,
 )
@@ -50,12 +50,12 @@ def checkpoint_size_before(record: VerifiableLedger, before_us: int, open_from: 
         archived_size = archived_part(record).size
         closed = archived_size
         for seq, raw, _, _ in record.walk(after=archived_size):
-            at = read_object(raw).get("at")
+            at = entry_object(raw).get("at")
             if type(at) is not int or at >= before_us or (open_from and seq >= open_from):
                 break
             closed = seq
         return max(
-            (s for s in map(size_of, record.checkpoints()) if archived_size < s <= closed),
+            (s for s in map(note_size, record.checkpoints()) if archived_size < s <= closed),
             default=archived_size,
         )
 
@@ -106,7 +106,9 @@ def _write(
         "from": proof_tree.find_note(size),
         "to": proof_tree.notes[-1],
         "proof": [node.hex() for node in proof_tree.tree.consistency(size)],
-        "handovers": [one.to_json() for one in proof_tree.handovers(size_of(proof_tree.notes[-1]))],
+        "handovers": [
+            one.to_json() for one in proof_tree.handovers(note_size(proof_tree.notes[-1]))
+        ],
     }
     (part / GROWTH).write_bytes(orjson.dumps(proof) + b"\n")
     sync_folder(part)
@@ -210,5 +212,5 @@ class JoinedLedger:
         archived_size = archived_part(self._record).size
         for note in self._record.checkpoints():
             # Until all of what was let go is deleted the record has some of them, too.
-            if not 0 < size_of(note) <= archived_size:
+            if not 0 < note_size(note) <= archived_size:
                 yield note

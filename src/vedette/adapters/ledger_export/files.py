@@ -57,7 +57,7 @@ def snapshot(record: VerifiableLedger) -> AbstractContextManager[None]:
     return make() if make is not None else nullcontext()
 
 
-def size_of(note: str) -> int:
+def note_size(note: str) -> int:
     """Return the size that a note in a record or an export claims; 0 for one that claims none."""
     try:
         return Checkpoint.from_body(parse_note(note).body).size
@@ -90,7 +90,7 @@ def export(
     with snapshot(record):
         archived = archived_part(record)
         last = archived.size
-        notes = (n for n in record.checkpoints() if upto is None or size_of(n) <= upto)
+        notes = (n for n in record.checkpoints() if upto is None or note_size(n) <= upto)
         (folder / "checkpoints").write_text(_notes_text(notes), encoding="utf-8")
         with (
             (folder / "entries.jsonl").open("wb") as entries,
@@ -208,7 +208,7 @@ class LedgerExport:
         with (self.folder / "entries.jsonl").open("rb") as lines:
             for line in lines:
                 raw = line.removesuffix(b"\n")
-                value = read_object(raw)
+                value = entry_object(raw)
                 number = value.get("seq")
                 seq = last = number if type(number) is int else last + 1
                 while body is not None and body[0] < seq:
@@ -222,7 +222,7 @@ class LedgerExport:
             return
         with (self.folder / "bodies.jsonl").open("rb") as lines:
             for line in lines:
-                value = read_object(line)
+                value = entry_object(line)
                 if type(value.get("seq")) is not int:
                     continue  # its entry will be found to lack its body
                 try:
@@ -235,7 +235,7 @@ class LedgerExport:
         yield from read_witness(self.folder / "checkpoints")
 
 
-def read_object(raw: bytes) -> dict[str, Any]:
+def entry_object(raw: bytes) -> dict[str, Any]:
     """Return an exported or recorded entry's JSON object; an empty one if its bytes are none."""
     try:
         value = orjson.loads(raw)

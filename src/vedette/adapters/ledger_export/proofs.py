@@ -14,8 +14,8 @@ from msgspec import Struct
 from vedette.adapters.ledger_export.files import (
     VerifiableLedger,
     archived_part,
-    read_object,
-    size_of,
+    entry_object,
+    note_size,
     snapshot,
 )
 from vedette.domain.base.errors import BadCommand
@@ -49,17 +49,17 @@ class ProofTree(Struct):
         """Read a whole record. Raises BadCommand if it has no checkpoint yet."""
         with snapshot(record):
             archived = archived_part(record)
-            notes = [note for note in record.checkpoints() if size_of(note) >= archived.size]
+            notes = [note for note in record.checkpoints() if note_size(note) >= archived.size]
             if not notes:
                 raise BadCommand("the ledger has no checkpoint yet", mend="let the fleet run once")
-            end = size_of(notes[-1])
+            end = note_size(notes[-1])
             tree = PrunedTree(archived.frontier())
             rotations: dict[int, bytes] = {}
             for seq, raw, _, _ in record.walk(after=archived.size):
                 if tree.size == end:
                     break
                 tree.leaves.append(leaf_hash(raw))
-                if ROTATED.encode() in raw and read_object(raw).get("kind") == ROTATED:
+                if ROTATED.encode() in raw and entry_object(raw).get("kind") == ROTATED:
                     rotations[seq] = raw
         return cls(archived, tree, notes, rotations)
 
@@ -70,21 +70,21 @@ class ProofTree(Struct):
     def find_note(self, size: int) -> str:
         """Return the checkpoint of a size. Raises BadCommand if there is none."""
         for note in self.notes:
-            if size_of(note) == size:
+            if note_size(note) == size:
                 return note
         raise BadCommand(
             f"there is no checkpoint of size {size}",
-            mend=f"name one from {size_of(self.notes[0])} to {size_of(self.notes[-1])}",
+            mend=f"name one from {note_size(self.notes[0])} to {note_size(self.notes[-1])}",
         )
 
     def handovers(self, upto: int) -> tuple[Handover, ...]:
         """Return the handovers of all keys that were in force up to a size."""
         found = list(self.archived.handovers)
         for seq, raw in sorted(self.rotations.items()):
-            note = next((one for one in self.notes if size_of(one) >= seq), None)
-            if note is None or size_of(note) > upto:
+            note = next((one for one in self.notes if note_size(one) >= seq), None)
+            if note is None or note_size(note) > upto:
                 continue
-            path = self.tree_at(size_of(note)).inclusion(seq - 1)
+            path = self.tree_at(note_size(note)).inclusion(seq - 1)
             found.append(Handover(raw, tuple(path), note))
         return tuple(found)
 
@@ -97,7 +97,7 @@ def prove_inclusion(record: VerifiableLedger, seq: int) -> dict[str, Any]:
     """
     proof_tree = ProofTree.read(record)
     note, archived_size = proof_tree.notes[-1], proof_tree.archived.size
-    size = size_of(note)
+    size = note_size(note)
     if 1 <= seq <= archived_size:
         raise BadCommand(
             f"entry {seq} was archived", mend="name the folder it is in: --archive FOLDER"
@@ -130,7 +130,7 @@ def prove_consistency(record: VerifiableLedger, size: int) -> dict[str, Any]:
         "from": earlier,
         "to": later,
         "proof": [node.hex() for node in proof_tree.tree.consistency(size)],
-        "handovers": [one.to_json() for one in proof_tree.handovers(size_of(later))],
+        "handovers": [one.to_json() for one in proof_tree.handovers(note_size(later))],
     }
 
 
@@ -143,7 +143,7 @@ def verify_inclusion_proof(proof: Mapping[str, Any], verifier_key: str) -> Check
         raw = proof["entry"].encode("utf-8")
         path = [bytes.fromhex(node) for node in proof["proof"]]
         seq = proof["seq"]
-        whole = read_object(raw).get("seq") == seq and type(seq) is int
+        whole = entry_object(raw).get("seq") == seq and type(seq) is int
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _to_proof_error(error) from error
     if not whole or not verify_inclusion(leaf_hash(raw), seq - 1, point.size, path, point.root):

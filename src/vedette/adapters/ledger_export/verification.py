@@ -12,9 +12,9 @@ from vedette.adapters.ledger_export.files import (
     EntryRow,
     VerifiableLedger,
     archived_part,
-    read_object,
+    entry_object,
+    note_size,
     read_witness,
-    size_of,
     snapshot,
 )
 from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS
@@ -119,7 +119,7 @@ def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
     accepted: dict[str, int] = {}
     for row in read() if read is not None else ():
         *columns, raw = row
-        value = read_object(raw)
+        value = entry_object(raw)
         if "about" not in value:
             _add_about(value, accepted)
         bad = [n for n, c in zip(ENTRY_COLUMNS, columns, strict=True) if c != value.get(n)]
@@ -153,9 +153,11 @@ def _check_sizes(record: VerifiableLedger) -> list[Finding]:
         record, "sized_checkpoints", None
     )
     return [
-        Finding(Code.COLUMN_MISMATCH, size, f"the checkpoint kept as {size} is one of {size_of(n)}")
+        Finding(
+            Code.COLUMN_MISMATCH, size, f"the checkpoint kept as {size} is one of {note_size(n)}"
+        )
         for size, n in (read() if read is not None else ())
-        if size != size_of(n)
+        if size != note_size(n)
     ]
 
 
@@ -192,8 +194,8 @@ def _check_checkpoints(
     """
     if getattr(record, "sized_checkpoints", None) is None or report.restored:
         return
-    stored = {size_of(note) for note in record.checkpoints()}
-    seen = {size_of(note) for note in shown}
+    stored = {note_size(note) for note in record.checkpoints()}
+    seen = {note_size(note) for note in shown}
     missing = sorted(size for size in seen - stored if archived < size <= report.size)
     if missing or (not stored and report.size > archived):
         what = (
@@ -218,7 +220,7 @@ def _check_permits(record: VerifiableLedger, archived: int) -> Iterator[Finding]
     actions: dict[str, ActionHistory] = {}
     of_run: dict[str, list[str]] = {}
     for seq, raw, _, data in record.walk(_ACTION_KINDS):
-        value = read_object(raw)
+        value = entry_object(raw)
         if int(value.get("about") or seq) <= archived:
             continue  # its beginning is not at hand
         if value.get("kind") in _END_KINDS:

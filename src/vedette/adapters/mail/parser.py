@@ -114,7 +114,7 @@ def mail_date(message: Message) -> str | None:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def tidy(text: str) -> str:
+def clean_mail_text(text: str) -> str:
     """Return a mail's text without control characters and lone surrogates, line ends as LF."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
@@ -212,13 +212,13 @@ def _merge_texts(plain: str, html: str, defects: list[str]) -> str:
 
 
 def _collapse_space(text: str) -> str:
-    lines = (_SPACES.sub(" ", line).rstrip() for line in tidy(text).split("\n"))
+    lines = (_SPACES.sub(" ", line).rstrip() for line in clean_mail_text(text).split("\n"))
     return _LINES.sub("\n\n", "\n".join(lines)).strip()
 
 
 def _type(part: Message) -> str:
     try:
-        return tidy(part.get_content_type())
+        return clean_mail_text(part.get_content_type())
     except Exception:
         return "text/plain"
 
@@ -303,7 +303,7 @@ def _raw_header(message: Message, name: str, defects: list[str]) -> str:
         if len(text) > HEADER_LIMIT and name not in ("to", "cc"):
             defects.append(f"header {name} cut")
             text = text[:HEADER_LIMIT]
-        return " ".join(tidy(text[: HEADER_LIMIT * 20]).split())
+        return " ".join(clean_mail_text(text[: HEADER_LIMIT * 20]).split())
     return ""
 
 
@@ -314,19 +314,19 @@ def _is_surrogate_escaped(text: str) -> bool:
 def _decode_words(text: str, defects: list[str]) -> str:
     """Decode RFC 2047 words of an unstructured header or a display name."""
     if "=?" not in text:
-        return tidy(text)[:HEADER_LIMIT]
+        return clean_mail_text(text)[:HEADER_LIMIT]
     try:
         pieces = decode_header(text)
     except Exception:
         defects.append("encoded word not readable")
-        return tidy(text)[:HEADER_LIMIT]
+        return clean_mail_text(text)[:HEADER_LIMIT]
     out: list[str] = []
     for piece, charset in pieces:
         if isinstance(piece, bytes):
             out.append(_unicode(piece, charset or "utf-8", defects))
         else:
             out.append(piece)
-    return " ".join(tidy("".join(out)).split())[:HEADER_LIMIT]
+    return " ".join(clean_mail_text("".join(out)).split())[:HEADER_LIMIT]
 
 
 def _addresses(message: Message, name: str, defects: list[str]) -> list[tuple[str, str]]:

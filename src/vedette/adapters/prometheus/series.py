@@ -51,7 +51,7 @@ def index_series(query: str, result: Sequence[Any], where: str) -> dict[str, Any
     return found
 
 
-def cut_after(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
+def cut_series_after(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
     """Return Prometheus series without the samples behind an instant."""
 
     def cut(samples: Sequence[Any]) -> list[Any]:
@@ -71,7 +71,7 @@ def choose_series(known: Sequence[str], found: Sequence[str], limit: int) -> lis
     return (before + sorted(there.difference(before)))[:limit]
 
 
-def points(
+def series_points(
     source: str, series_by_name: Mapping[str, Any], vouched: Collection[str]
 ) -> tuple[list[Event], Counter[str]]:
     """Return the points of Prometheus series, oldest first, and how many were skipped, by why.

@@ -14,7 +14,12 @@ import orjson
 
 from vedette.adapters.prometheus.client import Client, SourceUnavailable
 from vedette.adapters.prometheus.config import PrometheusFile, QueryFile
-from vedette.adapters.prometheus.series import choose_series, cut_after, index_series, points
+from vedette.adapters.prometheus.series import (
+    choose_series,
+    cut_series_after,
+    index_series,
+    series_points,
+)
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import MICROS, Clock, duration_us
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
@@ -119,9 +124,9 @@ class PrometheusSource:
             end = min(end, (date - self._delay_us // MICROS) // step * step)
             if end < start:
                 return start - step
-        series = cut_after(there, end)
+        series = cut_series_after(there, end)
         chosen = choose_series(self._known_series[query.name], list(series), self._plan.most)
-        events, skipped = points(
+        events, skipped = series_points(
             self.name, {name: series[name] for name in chosen}, self._plan.vouched
         )
         skipped["most"] += len(series) - len(chosen)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declaration import Change, Declaration, Fields, compare
+from vedette.adapters.pubsub.declaration import Change, Declaration, Fields, compare_declaration
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable, VedetteError
 
@@ -47,7 +47,7 @@ def retry_options(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     return {"retry": retry, "timeout": timeout_s}
 
 
-async def plan(wanted: Declaration) -> list[Change]:
+async def plan_subscriptions(wanted: Declaration) -> list[Change]:
     """Compare the declared topics and subscriptions with those that Pub/Sub has.
 
     Raises Unavailable without an answer, and BadCommand if we may not look.
@@ -59,7 +59,7 @@ async def plan(wanted: Declaration) -> list[Change]:
         await connection.close()
 
 
-async def apply(wanted: Declaration) -> list[Change]:
+async def apply_declaration(wanted: Declaration) -> list[Change]:
     """Make what Pub/Sub lacks and change what differs, topics first; return what was to be done.
 
     Raises what `plan` raises; what was made until then stays, and a repeat goes on from there.
@@ -100,7 +100,7 @@ async def _find_changes(connection: Connection, wanted: Declaration) -> list[Cha
             found[name] = _fields_of(subscription)
         except Exception as error:
             _check_absent(error, name)
-    return compare(wanted, topics, found)
+    return compare_declaration(wanted, topics, found)
 
 
 def _fields_of(subscription: Any) -> Fields:
@@ -212,7 +212,7 @@ def _translate_error(error: BaseException, name: str) -> BaseException:
     return Unavailable(what, where=name, mend="try again: what was made stays")
 
 
-def exit_code(changes: Sequence[Change], *, applied: bool) -> int:
+def declaration_exit_code(changes: Sequence[Change], *, applied: bool) -> int:
     """Return 1 if Pub/Sub is not as declared, as every check does (2 is for a wrong call).
 
     After `apply` that is only what cannot be changed in place.

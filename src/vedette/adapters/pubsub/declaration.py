@@ -121,7 +121,7 @@ def build_declaration(
     return Declaration(tuple(topics), subscriptions, blockers)
 
 
-def compare(
+def compare_declaration(
     wanted: Declaration, topics: Iterable[str], subscriptions: Mapping[str, Fields]
 ) -> list[Change]:
     """Return what becomes of all that is declared of Pub/Sub, and of what else is there."""

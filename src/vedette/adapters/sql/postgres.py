@@ -14,8 +14,8 @@ from urllib.parse import quote
 from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.tables import (
     QUERY_S,
+    SourceRow,
     SourceUnavailable,
-    TableRow,
     missing_table,
     page_condition,
     quote_name,
@@ -132,8 +132,8 @@ class PostgresTable:
         return found[0][0] if found else None
 
     def page(
-        self, floor: Value | None, begin: Value | None, after_row: TableRow | None, limit: int
-    ) -> list[TableRow]:
+        self, floor: Value | None, begin: Value | None, after_row: SourceRow | None, limit: int
+    ) -> list[SourceRow]:
         """Return rows in order of number and id."""
         number, id = f"t.{self._number}", f"t.{self._id}"
         marks = f"%s::{self._number_type}", f"%s::{self._id_type}"
@@ -149,7 +149,7 @@ class PostgresTable:
         )
         return [
             # Fractions stay as they were written.
-            TableRow(number_text, id_text, json.loads(row_json, parse_float=str))
+            SourceRow(number_text, id_text, json.loads(row_json, parse_float=str))
             for number_text, id_text, row_json in self._rows(text, tuple(values))
         ]
 

@@ -70,10 +70,10 @@ class RowMapper:
 
     def _time(self, row: Mapping[str, Any]) -> str | None:
         column = self._plan.time_column
-        return None if column is None else instant(row[column], column)
+        return None if column is None else row_instant(row[column], column)
 
 
-def instant(value: object, column: str) -> str | None:
+def row_instant(value: object, column: str) -> str | None:
     """Return a source row's instant as RFC 3339 in UTC, None for NULL. Raises BadEvent."""
     try:
         if value is None:

@@ -17,7 +17,7 @@ import orjson
 from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.rows import RowMapper
 from vedette.adapters.sql.sqlite import SqliteTable, create_file
-from vedette.adapters.sql.tables import SourceUnavailable, Table, TableRow
+from vedette.adapters.sql.tables import SourceRow, SourceTable, SourceUnavailable
 from vedette.adapters.sql.watermark import Value, Watermark
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import Clock, duration_us
@@ -101,19 +101,19 @@ class SqlSource:
         if self._plan.path is not None and self._plan.create_from is not None:
             create_file(Path(self._plan.path), Path(self._plan.create_from), self.name)
 
-    def _open(self) -> Table:
+    def _open(self) -> SourceTable:
         self.prepare()
         return open_table(self._plan)
 
     # --- one asking -------------------------------------------------------------------------
 
-    async def _poll(self, table: Table, intake: Intake) -> None:
+    async def _poll(self, table: SourceTable, intake: Intake) -> None:
         """Hand over what is new, in order."""
         began = self._clock.now_us()
         await self._resume(table, intake)
         mapper = RowMapper(self._plan, table.columns, max_bytes=self._max_bytes)
         floor, begin = self._watermark.floor(), self._watermark.begin
-        after_row: TableRow | None = None
+        after_row: SourceRow | None = None
         found: dict[str, None] = {}
         while True:
             self._check_leader()
@@ -134,7 +134,7 @@ class SqlSource:
             await intake.accept([], position=(self.name, self._known_position))
             self._floor = self._watermark.floor()
 
-    async def _resume(self, table: Table, intake: Intake) -> None:
+    async def _resume(self, table: SourceTable, intake: Intake) -> None:
         """Go on where the source was left, be it by another worker that led meanwhile."""
         position = intake.position(self.name)
         if position is not None and position == self._known_position:
@@ -153,7 +153,7 @@ class SqlSource:
         await intake.accept([], position=(self.name, self._known_position))
 
     async def _hand_over(
-        self, mapper: RowMapper, page: list[TableRow], intake: Intake
+        self, mapper: RowMapper, page: list[SourceRow], intake: Intake
     ) -> dict[str, None]:
         """Hand over the rows of a page that are new; return the names of all."""
         names = [mapper.event_id(found.id) for found in page]
@@ -192,7 +192,7 @@ class SqlSource:
             raise StoreFailed("another worker leads")
 
 
-def open_table(plan: SqlFile) -> Table:
+def open_table(plan: SqlFile) -> SourceTable:
     """Open the table that a source `sql` reads. Raises BadFleet, SourceUnavailable."""
     if plan.path is not None:
         return SqliteTable(plan)

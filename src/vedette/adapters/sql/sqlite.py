@@ -15,8 +15,8 @@ from urllib.parse import quote
 from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.tables import (
     QUERY_S,
+    SourceRow,
     SourceUnavailable,
-    TableRow,
     missing_table,
     page_condition,
     quote_name,
@@ -76,8 +76,8 @@ class SqliteTable:
         return self._extreme_number(f"WHERE {self._placed_condition(self._least_number())}", "DESC")
 
     def page(
-        self, floor: Value | None, begin: Value | None, after_row: TableRow | None, limit: int
-    ) -> list[TableRow]:
+        self, floor: Value | None, begin: Value | None, after_row: SourceRow | None, limit: int
+    ) -> list[SourceRow]:
         """Return rows in order of number and id."""
         number, id = quote_name(self._plan.order_column), quote_name(self._plan.id_column)
         places = (None if after_row is None else after_row.number, floor, begin)
@@ -92,7 +92,7 @@ class SqliteTable:
         )
         found = self._rows(text, (*values, limit))
         return [
-            TableRow(row[0], row[1], dict(zip(self._read_columns, row[2:], strict=True)))
+            SourceRow(row[0], row[1], dict(zip(self._read_columns, row[2:], strict=True)))
             for row in found
         ]
 

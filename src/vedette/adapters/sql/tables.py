@@ -23,7 +23,7 @@ class SourceUnavailable(Exception):
     """The database of a source `sql` did not answer; it is asked again, later each time."""
 
 
-class TableRow(Struct, frozen=True):
+class SourceRow(Struct, frozen=True):
     """A row of a source `sql`: its place in the order (number, then id), and its columns."""
 
     number: Value
@@ -31,7 +31,7 @@ class TableRow(Struct, frozen=True):
     row: Mapping[str, Any]
 
 
-class Table(Protocol):
+class SourceTable(Protocol):
     """An open SQL table of a source, for one thread at a time; it may raise SourceUnavailable."""
 
     columns: tuple[str, ...]
@@ -41,8 +41,8 @@ class Table(Protocol):
         ...
 
     def page(
-        self, floor: Value | None, begin: Value | None, after_row: TableRow | None, limit: int
-    ) -> list[TableRow]:
+        self, floor: Value | None, begin: Value | None, after_row: SourceRow | None, limit: int
+    ) -> list[SourceRow]:
         """Return rows in order: behind a row, or else from `floor` on, or else behind `begin`."""
         ...
 
@@ -60,7 +60,7 @@ def page_condition(
     id: str,
     floor: Value | None,
     begin: Value | None,
-    after_row: TableRow | None,
+    after_row: SourceRow | None,
     marks: tuple[str, str] = ("?", "?"),
 ) -> tuple[str, list[Any]]:
     """Return the SQL condition for where a source's page begins (see `Table.page`), and its values.

@@ -301,7 +301,7 @@ def notice_facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]
         "count": notice.count,
         "ids": _named_ids(notice),
         "expires": utc_time(notice.until_us) if notice.until_us else None,
-        "text": title(notice, fleet),
+        "text": notice_title(notice, fleet),
         "look": lookup_hint(notice, link),
         "about": [
             _about_to_json(id, notice.about[id]) for id in _named_ids(notice) if id in notice.about
@@ -323,7 +323,7 @@ def _about_to_json(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
             "text": text}  # fmt: skip
 
 
-def title(notice: Notice, fleet: str) -> str:
+def notice_title(notice: Notice, fleet: str) -> str:
     """Return a notice in one line, as the notifier titles it."""
     one, several = _TITLES[notice.kind]
     text = f"{notice.count} {several}" if notice.count > 1 else one
@@ -348,7 +348,7 @@ def lookup_hint(notice: Notice, link: str | None) -> str:
 
 def mail_text(notice: Notice, fleet: str, link: str | None) -> str:
     """Return the text of a notice as the notifier mails it."""
-    lines = [title(notice, fleet), "", f"Look at it: {lookup_hint(notice, link)}"]
+    lines = [notice_title(notice, fleet), "", f"Look at it: {lookup_hint(notice, link)}"]
     if notice.until_us:
         lines.append(f"Without an answer the first is denied at {utc_time(notice.until_us)}.")
     if named := _named_ids(notice):

@@ -24,7 +24,7 @@ from vedette.app.followers.notifications import (
     Outbox,
     mail_text,
     notice_facts,
-    title,
+    notice_title,
 )
 from vedette.app.followers.telemetry import RecordReader, start_position
 from vedette.config.notify import NotifyPlan
@@ -79,7 +79,7 @@ def _send_notice(
     notification = Notification(
         notice.id,
         notice_facts(notice, fleet, link),
-        title(notice, fleet),
+        notice_title(notice, fleet),
         mail_text(notice, fleet, link),
         None if before is None else tuple(before),
     )
@@ -240,7 +240,9 @@ class Notifier:
             self._trouble(f"notices by {way}: {message}")
 
 
-async def follow(app: App, trouble: Callable[[str], None] = lambda message: None) -> None:
+async def follow_for_notices(
+    app: App, trouble: Callable[[str], None] = lambda message: None
+) -> None:
     """Follow the ledger and notify people of what waits for them, for as long as the run lasts."""
     clock = app.services.clock
     notifier: Notifier | None = None

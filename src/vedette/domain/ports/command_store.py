@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from vedette.domain.budget import Raise
+from vedette.domain.budget import BudgetRaise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.erasure import ErasureResult, ErasureTarget
@@ -84,7 +84,7 @@ class CommandQueue(Protocol):
         ...
 
     async def raise_budget(
-        self, draft: Draft, raises: Sequence[Raise], *, command: str | None = None
+        self, draft: Draft, raises: Sequence[BudgetRaise], *, command: str | None = None
     ) -> int:
         """Give more room until an instant and wake what waits for it; return the entry's seq."""
         ...

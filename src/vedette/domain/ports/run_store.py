@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from vedette.domain.budget import Raise
+from vedette.domain.budget import BudgetRaise
 from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Refused
@@ -194,7 +194,7 @@ class SpendReader(Protocol):
         """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
         ...
 
-    def raises(self, now_us: int) -> list[Raise]:
+    def raises(self, now_us: int) -> list[BudgetRaise]:
         """Return the raises of budgets in force at an instant."""
         ...
 

@@ -16,7 +16,7 @@ from vedette.domain.base.disk_errors import (
     to_disk_error,
 )
 from vedette.domain.base.errors import BadStore, StoreBusy, Temporary, VedetteError
-from vedette.interfaces.cli.output import columns, fit_text
+from vedette.interfaces.cli.output import fit_text, terminal_columns
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
@@ -113,7 +113,7 @@ def print_error(error: ErrorJson, as_json: bool) -> None:
     where = f"{error['where']}: " if error["where"] else ""
     mend = f" ({error['mend']})" if error["mend"] else ""
     text = f"error[{error['code']}]: {where}{error['what']}{mend}"
-    click.echo(fit_text(text, columns()), err=True)
+    click.echo(fit_text(text, terminal_columns()), err=True)
 
 
 def print_already_done(what: str, as_json: bool) -> None:

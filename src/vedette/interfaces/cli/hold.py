@@ -104,10 +104,10 @@ def _print_list(waits: str, after: str | None, limit: int) -> None:
 
 
 def _print_groups(waits: str | None) -> None:
-    from vedette.ledger.history.hold_groups import groups
+    from vedette.ledger.history.hold_groups import list_hold_groups
 
     with store_reader(current_settings()) as store:
-        found = groups(store, SystemClock().now_us(), waits)
+        found = list_hold_groups(store, SystemClock().now_us(), waits)
     lines = [line for each in found["items"] for line in group_lines(each)]
     if lines:
         lines.append(f"look at one: {command_prefix()} hold GROUP")
@@ -117,11 +117,11 @@ def _print_groups(waits: str | None) -> None:
 
 
 def _print_one(name: str) -> None:
-    from vedette.ledger.history.hold_groups import group
+    from vedette.ledger.history.hold_groups import show_hold_group
 
     with store_reader(current_settings()) as store:
         if name.startswith(_GROUP_PREFIX):
-            found = group(store, SystemClock().now_us(), name)
+            found = show_hold_group(store, SystemClock().now_us(), name)
             lines, digest = _render_group(found)
             value: Mapping[str, Any] = {**found, "shown_digest": digest}
         else:
@@ -229,13 +229,13 @@ def _render_group(group: Mapping[str, Any]) -> tuple[list[str], str]:
 def _answer_group(
     verb: str, name: str, digest: str | None, order: OrderOptions, *, yes: bool
 ) -> int:
-    from vedette.ledger.history.hold_groups import group
+    from vedette.ledger.history.hold_groups import show_hold_group
     from vedette.ledger.history.review import refuse_unseen
     from vedette.operations.approvals import MAX_HOLDS
 
     settings = current_settings()
     with store_reader(settings) as store:
-        found = group(store, SystemClock().now_us(), name)
+        found = show_hold_group(store, SystemClock().now_us(), name)
     listed = dict(list(found["holds"].items())[:MAX_HOLDS])
     lines, shown_digest = _render_group(found)
     if digest is not None:
@@ -259,9 +259,9 @@ def _remaining_holds(
     `left` were there when it was `shown`, and too many at once; `joined` were not, or are another
     action by now.
     """
-    from vedette.ledger.history.hold_groups import groups
+    from vedette.ledger.history.hold_groups import list_hold_groups
 
-    open_now = groups(store, SystemClock().now_us())["items"]
+    open_now = list_hold_groups(store, SystemClock().now_us())["items"]
     name, were = shown["group"], shown["holds"]
     holds: dict[str, str] = next((each["holds"] for each in open_now if each["group"] == name), {})
     found: dict[str, list[str]] = {"left": [], "joined": []}

@@ -17,7 +17,7 @@ from vedette.domain.display_text import (
     format_event,
     format_event_line,
 )
-from vedette.interfaces.cli.output import columns, format_time
+from vedette.interfaces.cli.output import format_time, terminal_columns
 
 WIDTH = 80
 # As many digits of a digest as a command names, and as many members as a list of groups shows.
@@ -25,9 +25,9 @@ DIGEST_DIGITS = 16
 MAX_MEMBERS = 50
 
 
-def width() -> int:
+def terminal_width() -> int:
     """Return the terminal's columns for text of strangers, which it must not break itself."""
-    return min(WIDTH, columns() or WIDTH)
+    return min(WIDTH, terminal_columns() or WIDTH)
 
 
 def safe_json(value: Any) -> str:
@@ -53,7 +53,7 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
         f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
         f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
     ]
-    lines += format_event(item["about"], width(), 2)
+    lines += format_event(item["about"], terminal_width(), 2)
     if item["erased"]:
         lines.append("  its arguments were erased")
     for argument in item["arguments"] or ():
@@ -74,7 +74,7 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
         lines.append(f"  expires   {format_time(item['expires'])}, which is a no")
     lines += attention_lines(item)
     lines.append(f"  shown as  {item['shown_digest'][:DIGEST_DIGITS]}")
-    return fold_lines(lines, width())
+    return fold_lines(lines, terminal_width())
 
 
 def attention_lines(item: Mapping[str, Any]) -> list[str]:
@@ -93,7 +93,7 @@ def item_lines(item: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{item['hold']}  {item['agent']}: {item['tool']}",
         f"    {item['state']} for {_format_age(item['age_us'])}, waits for {item['waits']}",
-        *format_event(item["about"], width(), 4),
+        *format_event(item["about"], terminal_width(), 4),
         *(f"    {line}" for line in _argument_lines(item)),
     ]
     if item["why"]:
@@ -105,7 +105,7 @@ def item_lines(item: Mapping[str, Any]) -> list[str]:
     if item["expires"]:
         lines.append(f"    without an answer it is denied {format_time(item['expires'])}")
     lines += [f"  {line}" for line in attention_lines(item)]
-    return fold_lines(lines, width(), at_spaces=True)
+    return fold_lines(lines, terminal_width(), at_spaces=True)
 
 
 def _argument_lines(item: Mapping[str, Any]) -> list[str]:
@@ -160,7 +160,7 @@ def group_lines(group: Mapping[str, Any], members: int = MAX_MEMBERS) -> list[st
         lines.append(format_event_line(member["about"], f"    {BAR}"))
     if members and (left := group["count"] - members) > 0:
         lines.append(f"    and {left:,} more: see `vedette hold`")
-    return fold_lines(lines, width(), at_spaces=True)
+    return fold_lines(lines, terminal_width(), at_spaces=True)
 
 
 def whole_group_lines(group: Mapping[str, Any], most: int, digest: str) -> list[str]:

@@ -87,10 +87,10 @@ def _read_memory(settings: Settings, id: str) -> dict[str, Any]:
 def _add_flips(settings: Settings, detail: Mapping[str, Any]) -> dict[str, Any]:
     one, taught, would = detail["memory"], detail["taught"], []
     if taught:
-        from vedette.app.memory_trial import find_flips
+        from vedette.app.memory_trial import try_candidate
 
         with store_reader(settings) as store:
-            would = [find_flips(store, agent, one, judge) for agent, judge in taught.items()]
+            would = [try_candidate(store, agent, one, judge) for agent, judge in taught.items()]
     return {"memory": one, "story": detail["story"], "readers": detail["readers"], "would": would}
 
 

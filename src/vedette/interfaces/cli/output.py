@@ -84,7 +84,7 @@ def limit_lines(lines: Sequence[str], limit: int, more: str = "more") -> list[st
     return [*lines[:limit], *([f"… and {rest:,} {more}"] if rest > 0 else [])]
 
 
-def columns() -> int | None:
+def terminal_columns() -> int | None:
     """Return how many columns the reader has: COLUMNS, or what the terminal says.
 
     None without either: a program that reads by line gets every line whole.
@@ -102,7 +102,7 @@ def fit_to_terminal(text: str) -> str:
     """Return text as wide as its reader has columns; commands to copy stay whole."""
     from vedette.interfaces.cli.fleet import program
 
-    return fit_text(text, columns(), f"{program()} ")
+    return fit_text(text, terminal_columns(), f"{program()} ")
 
 
 def fit_text(text: str, width: int | None, verbatim: str = "\0") -> str:
@@ -151,7 +151,7 @@ def format_table(heads: list[str], rows: list[list[str]], *, fits: bool = True) 
     lines = [heads, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     right = [all(_is_number(row[at]) for row in rows) for at in range(len(heads))]
-    width = columns() if fits else None
+    width = terminal_columns() if fits else None
     return "\n".join(
         _format_row(
             [

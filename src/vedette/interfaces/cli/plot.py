@@ -40,7 +40,7 @@ def plot(
     SERIES is the subject of its events. The picture is one SVG file with nothing outside of it.
     --last counts from when events were recorded; --json prints the points instead.
     """
-    from vedette.interfaces.render.series_svg import picture, summary
+    from vedette.interfaces.render.series_svg import describe_picture, picture
     from vedette.ledger.history.series import plot as made
 
     from_us, to_us = parse_time_range(last, until)
@@ -54,7 +54,7 @@ def plot(
         return
     path = out or Path(f"{_file_name(series)}.svg")
     if write_output(path, picture(found, time_formatter()), "picture", "--out"):
-        print_result(found, sanitize_text(f"{path}: {summary(found, time_formatter())}"))
+        print_result(found, sanitize_text(f"{path}: {describe_picture(found, time_formatter())}"))
 
 
 def _file_name(series: str) -> str:

@@ -62,8 +62,10 @@ def _report_changes(*, applied: bool) -> int:
 
     settings = current_settings()
     wanted = build_declaration(settings.sources, settings.targets)
-    changes = asyncio.run(admin.apply(wanted) if applied else admin.plan(wanted))
-    code = admin.exit_code(changes, applied=applied)
+    changes = asyncio.run(
+        admin.apply_declaration(wanted) if applied else admin.plan_subscriptions(wanted)
+    )
+    code = admin.declaration_exit_code(changes, applied=applied)
     notes = _notes(settings)
     value = {
         "applied": applied,

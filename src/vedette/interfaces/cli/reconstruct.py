@@ -44,12 +44,14 @@ def reconstruct(
     """
     from vedette.interfaces.render.report_text import reconstruction_text
     from vedette.ledger.history.reconstruction import reconstruct as rebuilt
-    from vedette.ledger.history.target_match import match
+    from vedette.ledger.history.target_match import match_target_record
 
     from_us, to_us = parse_time_range(last, until)
     with _open_record(export) as record:
         found = rebuilt(join_archive(archive, record), from_us, to_us, agents)
-    matched = match(found, _read_target_record(against)) if against is not None else None
+    matched = (
+        match_target_record(found, _read_target_record(against)) if against is not None else None
+    )
     if wants_json():
         value = found.to_json()
         click.echo(dumps({**value, "matched": matched.to_json() if matched else None}))

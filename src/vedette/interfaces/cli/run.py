@@ -149,7 +149,7 @@ async def _run_fleet(
     warm_up: _WarmUp,
 ) -> dict[str, Any]:
     from vedette.app.composition_root import open_app
-    from vedette.interfaces.daemon import Daemon, summary
+    from vedette.interfaces.daemon import Daemon, describe_run
 
     app = await open_app(settings, stage=warm_up.stage, fork_server=warm_up.fork_server)
     # What a fleet is made of stays as long as the fleet: no collection needs to look at it.
@@ -160,7 +160,7 @@ async def _run_fleet(
         running = Daemon(app, until_idle=until_idle, signals=signals)
         with view:
             await running.run(view.tick)
-        return summary(running)
+        return describe_run(running)
     finally:
         await app.close()
 

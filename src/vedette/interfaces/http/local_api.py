@@ -118,14 +118,14 @@ class _LocalApi:
 
     async def changes(self, request: Request) -> Response:
         async def read_changes(request: Request) -> Mapping[str, Any]:
-            from vedette.ledger.history.changes import changes
+            from vedette.ledger.history.changes import list_ledger_changes
 
             params = request.query_params
             after, topics = params.get("after", ""), params.get("topics")
             if not (after.isascii() and after.isdigit() and len(after) < 19):
                 raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
             wanted = None if topics is None else frozenset(topics.split(","))
-            return changes(self._commands.services.store.ledger, int(after), wanted)
+            return list_ledger_changes(self._commands.services.store.ledger, int(after), wanted)
 
         return await self._answer(request, read_changes)
 

@@ -18,9 +18,9 @@ _FILTERS = frozenset(
 )  # fmt: skip
 
 
-def changes(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+def read_changes(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Answer the operator API's query what was touched after an entry (`after`, `topics`)."""
-    from vedette.ledger.history.changes import changes
+    from vedette.ledger.history.changes import list_ledger_changes
 
     _check_names(query, "after", "topics")
     topics = query.get("topics")
@@ -28,10 +28,10 @@ def changes(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     after = _parse_number(query, "after")
     if after is None:
         raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
-    return changes(record.ledger, after, wanted)
+    return list_ledger_changes(record.ledger, after, wanted)
 
 
-def holds(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+def read_holds(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Answer the operator API's query for a page of holds (`waits`, `after`, `limit`)."""
     from vedette.ledger.history.lists import inbox
 
@@ -46,7 +46,7 @@ def holds(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     )
 
 
-def runs(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+def read_runs(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Answer the operator API's query for runs (`agent`, `state`, `before`, `after`, `limit`)."""
     from vedette.ledger.history.lists import runs_page
 
@@ -57,7 +57,7 @@ def runs(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     return runs_page(record, now_us, **given, **_parse_limit(query))
 
 
-def entries(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+def read_entries(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Answer the operator API's query for entries (`at`, `before`, `after`, `limit`, _FILTERS)."""
     from vedette.ledger.history.changes import entries_page
 
@@ -76,7 +76,7 @@ def entries(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     )
 
 
-def dead(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+def read_dead_letters(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Answer the operator API's query for dead letters (`agent`, `error`, `before`, `limit`)."""
     from vedette.ledger.history.dead_letters import dead_letter_page
 
@@ -97,11 +97,11 @@ def erasable_content(record: StoreReader, now_us: int, query: Query) -> dict[str
 
 
 READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
-    "changes": changes,
-    "holds": holds,
-    "runs": runs,
-    "entries": entries,
-    "dead": dead,
+    "changes": read_changes,
+    "holds": read_holds,
+    "runs": read_runs,
+    "entries": read_entries,
+    "dead": read_dead_letters,
     "erasable": erasable_content,
 }
 

@@ -62,7 +62,7 @@ def picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str
     limits = [point["threshold"] for point in scored if point["threshold"] is not None]
     highest = max([point["score"] for point in scored] + limits + [1.0])
     score_up = _Scale(0.0, highest * 1.05, _SCORE_AREA[1], _SCORE_AREA[0])
-    said = summary(series, format_time)
+    said = describe_picture(series, format_time)
     unit = f" ({series['unit']})" if series["unit"] else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -94,7 +94,7 @@ def picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str
     return "\n".join((*parts, "</svg>", ""))
 
 
-def summary(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
+def describe_picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
     """Return in words what the SVG picture shows: for those who hear it."""
     points, marks = series["points"], series["marks"]
     values = [point["value"] for point in points]

@@ -437,7 +437,7 @@ def format_tries(effect: Mapping[str, Any]) -> str:
     if effect["state"] == "failed" and outcome.get("state") in RETRY_OUTCOMES:
         return "its tries are used up"
     if effect["state"] in OPEN_STATES and effect["tries"]:
-        return f"tried {times(effect['tries'])} so far"
+        return f"tried {format_tries_count(effect['tries'])} so far"
     return ""
 
 
@@ -451,7 +451,7 @@ def format_quiet_time(effect: Mapping[str, Any]) -> str:
     return "nobody knows yet, and nobody is asked before the call's time is over, at {at}"
 
 
-def times(number: int) -> str:
+def format_tries_count(number: int) -> str:
     """Return a number of tries in words, as explain and the report tell it."""
     return "once" if number == 1 else f"{number:,} times"
 

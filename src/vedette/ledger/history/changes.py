@@ -77,7 +77,7 @@ def entries_page(
     }
 
 
-def changes(
+def list_ledger_changes(
     ledger: LedgerReader, after: int, topics: frozenset[str] | None = None
 ) -> dict[str, Any]:
     """Return what was touched after a place in the ledger: [topic, id, seq], newest per id.

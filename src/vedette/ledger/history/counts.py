@@ -14,7 +14,7 @@ from typing import Any
 
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.run import ActionRow
-from vedette.ledger.history.action import RETRY_OUTCOMES, times
+from vedette.ledger.history.action import RETRY_OUTCOMES, format_tries_count
 from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, EntryView
 from vedette.ledger.history.sample import Sample
 
@@ -161,7 +161,7 @@ class ReportCounts:
         for action, (state, agent, tool, why) in self._open_effects.items():
             row = self._row(action, state)
             if row is not None and row.tries and state == "intended":
-                why = f"called {times(row.tries)} and not done yet"
+                why = f"called {format_tries_count(row.tries)} and not done yet"
             odd = (f"effect.{state}", agent, tool, why)
             self._exception_counts[odd] += 1
             self._examples.setdefault(odd, action)

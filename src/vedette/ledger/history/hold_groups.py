@@ -23,7 +23,9 @@ _MAX_VALUES = 4
 _EVENT_POINTERS = ("/event/id", "/event/subject")
 
 
-def groups(record: StoreReader, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
+def list_hold_groups(
+    record: StoreReader, now_us: int, waits: str | None = "approval"
+) -> dict[str, Any]:
     """Return the hold groups that people read, the one with the oldest open hold first.
 
     `cut` says that there are more holds than were looked at. Ages are microseconds.
@@ -31,7 +33,7 @@ def groups(record: StoreReader, now_us: int, waits: str | None = "approval") -> 
     items, cut = _holds(record, now_us, waits)
     found: dict[str, list[dict[str, Any]]] = {}
     for item in items:
-        found.setdefault(group_of(item), []).append(item)
+        found.setdefault(hold_group_id(item), []).append(item)
     return {
         "items": [_group(name, members) for name, members in found.items()],
         "holds": len(items),
@@ -41,7 +43,7 @@ def groups(record: StoreReader, now_us: int, waits: str | None = "approval") -> 
     }
 
 
-def group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
+def show_hold_group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
     """Return one hold group with all that is needed to answer each of its holds, under `members`.
 
     A unique beginning of its id will do. `cut` says that there are more holds than were looked at.
@@ -50,7 +52,7 @@ def group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
     members: dict[str, list[dict[str, Any]]] = {}
     items, cut = _holds(record, now_us, "approval")
     for item in items:
-        id = group_of(item)
+        id = hold_group_id(item)
         if id.startswith(name) and len(name) > len("grp_"):
             members.setdefault(id, []).append(item)
     if len(members) != 1:
@@ -60,7 +62,7 @@ def group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
     return {**_group(id, held), "cut": cut}
 
 
-def group_of(item: Mapping[str, Any]) -> str:
+def hold_group_id(item: Mapping[str, Any]) -> str:
     """Return the id of a hold's group: a function of what the holds of the group have in common."""
     # What an event is about makes no other kind of question: a sink that the event's own id or
     # subject fills is different in each hold, and shown among what differs.

@@ -70,7 +70,7 @@ class MinuteCounter:
                 row.version = self.seq
 
 
-def bucket(micros: int) -> str:
+def latency_bucket(micros: int) -> str:
     """Return the projection's bucket of a latency: the octave, and the quarter of it from below."""
     micros = max(micros, 1)
     octave = micros.bit_length() - 1
@@ -78,7 +78,7 @@ def bucket(micros: int) -> str:
     return f"{octave}.{quarter}"
 
 
-def add(table: State, name: str, amount: int) -> None:
+def add_to_count(table: State, name: str, amount: int) -> None:
     """Add to a number in a row of the projection, which is absent when it is 0."""
     number = table.get(name, 0) + amount
     if number:
@@ -165,8 +165,8 @@ class Projection:
         """Write into the fleet's row what was gathered on the way."""
         if self._events:
             data = self._row(FLEET, self._last_accepted).data
-            add(data, "events", self._events)
-            add(data, "woke_nobody", self._woke_nobody)
+            add_to_count(data, "events", self._events)
+            add_to_count(data, "woke_nobody", self._woke_nobody)
             self._events = self._woke_nobody = 0
         for name, (seq, run) in self._examples.items():
             self._row(FLEET, seq).data[name] = run
@@ -266,7 +266,7 @@ class Projection:
             return
         state = self._state(entry, run)
         if kind in ("run.closed", "run.dropped"):
-            add(spot.counts, "run.done", 1)
+            add_to_count(spot.counts, "run.done", 1)
             if state is not None:
                 self._end_run(run, state, at_us, spot)
             return
@@ -302,7 +302,7 @@ class Projection:
     def _end_run(self, run: str, state: State, at_us: int, spot: MinuteCounter) -> None:
         self.runs.pop(run, None)
         if "dead" in state:
-            add(spot.counts, "run.dead", -1)
+            add_to_count(spot.counts, "run.dead", -1)
         for name, action in state["actions"].items():
             for mark in ("hold", "effect"):
                 if mark in action["marks"]:
@@ -312,7 +312,7 @@ class Projection:
         self._add_latency(spot, "runs_us", at_us - state["since"])
 
     def _dead_letter(self, seq: int, at_us: int, state: State, spot: MinuteCounter) -> None:
-        add(spot.counts, "run.dead", 1)
+        add_to_count(spot.counts, "run.dead", 1)
         state["dead"] = at_us
         for name, action in state["actions"].items():
             before = action.get("decided"), action.get("hold"), action.get("effect")
@@ -321,7 +321,7 @@ class Projection:
             self._list_action(seq, name, action, state)
 
     def _redrive(self, seq: int, state: State, spot: MinuteCounter) -> None:
-        add(spot.counts, "run.dead", -1)
+        add_to_count(spot.counts, "run.dead", -1)
         for name, action in state["actions"].items():
             before = action.get("decided"), action.get("hold"), action.get("effect")
             reopen_action(action)
@@ -344,7 +344,7 @@ class Projection:
         recount(spot.counts, before, action)
         if kind == "action.decided":
             if (would := fields.get("would")) is not None:
-                add(spot.counts, f"would.{would}", 1)
+                add_to_count(spot.counts, f"would.{would}", 1)
             if fields["outcome"] == "deny":
                 self._examples["denied"] = seq, run
         elif kind == "effect.done":
@@ -382,12 +382,12 @@ class Projection:
 
     def _add_latency(self, spot: MinuteCounter, name: str, micros: int) -> None:
         if spot.row is not None:
-            add(spot.row.data.setdefault(name, {}), bucket(micros), 1)
+            add_to_count(spot.row.data.setdefault(name, {}), latency_bucket(micros), 1)
 
     def _add_spend(self, fields: Mapping[str, Any], spot: MinuteCounter) -> None:
         if spot.row is not None:
             for unit, amount in (fields.get("spend") or {}).items():
-                add(spot.row.data.setdefault("spend", {}), unit, amount)
+                add_to_count(spot.row.data.setdefault("spend", {}), unit, amount)
 
     # --- what is true of the fleet, whatever run it came with ---------------------------------
 
@@ -568,9 +568,9 @@ def _apply_refusal(action: State, fields: Fields) -> None:
 
 def _move_count(counts: State, name: str, was: str | None, now: str | None) -> None:
     if was is not None:
-        add(counts, name + was, -1)
+        add_to_count(counts, name + was, -1)
     if now is not None:
-        add(counts, name + now, 1)
+        add_to_count(counts, name + now, 1)
 
 
 _TRANSITIONS: Mapping[str, Callable[[State, Fields], None]] = {

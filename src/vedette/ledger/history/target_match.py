@@ -37,7 +37,7 @@ class MatchResult(Struct):
         return {name: getattr(self, name) for name in names}
 
 
-def match(
+def match_target_record(
     reconstruction: Reconstruction, effects: Iterable[tuple[str, str]], targets: Iterable[str] = ()
 ) -> MatchResult:
     """Match what a target says happened to it, as (tool, key) each, to the ledger's intents.

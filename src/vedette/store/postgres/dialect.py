@@ -16,7 +16,7 @@ def number_placeholders(sql: str) -> bytes:
     return text.encode()
 
 
-def literal(value: Any) -> str:
+def sql_literal(value: Any) -> str:
     """Return a value as SQL text; PostgreSQL's strings conform to the standard here (`_SETTINGS`).
 
     Raises psycopg.DataError for text that the server cannot hold.
@@ -47,4 +47,4 @@ def _has_lone_surrogate(text: str) -> bool:
 def render_statements(sql: str, rows: Sequence[Sequence[Any]]) -> str:
     """Return an SQL statement as text, once for each row of values."""
     parts = sql.split("?")
-    return ";".join(parts[0] + "".join(map(add, map(literal, row), parts[1:])) for row in rows)
+    return ";".join(parts[0] + "".join(map(add, map(sql_literal, row), parts[1:])) for row in rows)

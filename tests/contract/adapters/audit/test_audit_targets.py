@@ -25,7 +25,7 @@ from tests.bigquery import Dataset
 from tests.bigquery import bigquery as bigquery
 from tests.pubsub import Emulator
 
-from vedette.adapters.bigquery.record import statement
+from vedette.adapters.bigquery.record import record_query
 from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.adapters.notify.target import WebhookTarget
 from vedette.adapters.pubsub.publisher import publish
@@ -551,7 +551,7 @@ def test_names_of_a_table_are_names() -> None:
     table = {"project": "p-1", "dataset": "d", "table": "t"}
     for name, value in (("table", "t` WHERE 1=1"), ("key_column", "k`"), ("project", "P;")):
         with pytest.raises(BadFleet):
-            statement({**table, name: value}, "here", 0)
+            record_query({**table, name: value}, "here", 0)
 
 
 def test_which_targets_keep_a_record() -> None:

@@ -400,7 +400,7 @@ async def test_a_fleet_that_stops_does_not_wait_for_the_shipper_s_query() -> Non
         return len(list(await asyncio.to_thread(warehouse.run_query, "SELECT 1")))
 
     client.ship = shipping
-    work = shipper.follow(
+    work = shipper.ship_ledger(
         client, ManualClock(), 1, PrometheusMetrics(), lambda: True, lambda: 0, lambda message: None
     )
     task = asyncio.create_task(work)

@@ -21,9 +21,9 @@ from vedette.adapters.bigquery.tables import (
     _COMPUTED_COLUMNS,
     _FIELD_NAMES,
     KINDS,
-    Encoder,
+    ShippedRowEncoder,
     _row_message,
-    columns,
+    table_columns,
 )
 from vedette.adapters.bigquery.warehouse import AppendError, Warehouse
 from vedette.domain.base.canonical import canonical_json, sha256_hex
@@ -284,12 +284,12 @@ async def test_what_was_archived_unshipped_is_told() -> None:
 def test_every_column_is_a_field_of_an_entry_or_made_of_one() -> None:
     """So a field that is renamed cannot silently stay empty in the tables."""
     for table in KINDS:
-        for column in columns(table):
+        for column in table_columns(table):
             name = column["name"]
             assert name in _COMPUTED_COLUMNS or _FIELD_NAMES.get(name, name) in FIELDS | {"body"}, (
                 name
             )
-    assert "salt" not in {column["name"] for column in columns("ledger")}
+    assert "salt" not in {column["name"] for column in table_columns("ledger")}
 
 
 def test_a_row_has_what_the_entry_has() -> None:
@@ -299,7 +299,9 @@ def test_a_row_has_what_the_entry_has() -> None:
         "policy_rev": 2,
     }  # fmt: skip
     raw = canonical_json(entry)
-    row = _row_message("ledger")[0].FromString(Encoder("ledger", "harbour").row(entry, raw, 5))
+    row = _row_message("ledger")[0].FromString(
+        ShippedRowEncoder("ledger", "harbour").row(entry, raw, 5)
+    )
     assert {field.name: value for field, value in row.ListFields()} == {
         "fleet": "harbour", "history": 5, "seq": 7, "recorded_at": 1_790_000_000_000_001,
         "kind": "effect.done", "digest": sha256_hex(raw), "agent": "worker", "tool": "wire.send",

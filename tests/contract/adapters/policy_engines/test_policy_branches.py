@@ -12,7 +12,7 @@ from vedette.adapters.policy_engines.regorus.branch_inputs import MAX_REQUESTS, 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
-from vedette.adapters.policy_engines.regorus.trial import find_differences
+from vedette.adapters.policy_engines.regorus.trial import find_engine_differences
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import parse_decision
 from vedette.domain.ports.policy_engine import PolicyEngine
@@ -116,12 +116,12 @@ def test_a_planted_difference_of_one_engine_is_caught(name: str) -> None:
     rules = ADDED[name][0].replace('"mine" if', '"denies.mine" if')
     bundle, right, inputs = made(rules)
     plain, honest = InterpreterEngine(bundle), RegorusEngine(bundle)
-    assert find_differences(plain, [honest], [*right, *inputs], DENIES) == []
+    assert find_engine_differences(plain, [honest], [*right, *inputs], DENIES) == []
     liar = Liar(honest)
-    (found,) = find_differences(plain, [honest, liar], [*right, *inputs], DENIES)
+    (found,) = find_engine_differences(plain, [honest, liar], [*right, *inputs], DENIES)
     assert (found.file, "the engines differ" in found.what) == (DENIES, True)
     # Control: what was asked before would have let it pass.
-    assert find_differences(plain, [liar], right, DENIES) == []
+    assert find_engine_differences(plain, [liar], right, DENIES) == []
 
 
 def _denied(engine: PolicyEngine, question: Any) -> bool:

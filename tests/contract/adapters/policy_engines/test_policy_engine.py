@@ -108,9 +108,9 @@ def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
 
     engine = RegorusEngine(BUNDLE)
     question = golden_requests(mount(BUNDLE.files))[0][1]
-    kept = regorus_engine.cached_keys()[-1]
-    regorus_engine.discard(kept)
-    regorus_engine.get_or_create(kept, Broken)
+    kept = regorus_engine.thread_object_keys()[-1]
+    regorus_engine.drop_thread_object(kept)
+    regorus_engine.get_thread_object(kept, Broken)
     with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
         engine.decide(b"{}")
     assert decide(engine, question).outcome == "permit"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
-from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.profile import check_profile
 from vedette.adapters.policy_engines.regorus.rule_graph import check_unread_rules
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
@@ -139,7 +139,7 @@ def faults(bundle: Bundle) -> list[Finding]:
     except EngineFailed as error:
         return [Finding("", 1, str(error))]
     modules = read_modules(syntax)
-    return [*check(modules, DATA), *check_unread_rules(modules)]
+    return [*check_profile(modules, DATA), *check_unread_rules(modules)]
 
 
 def test_there_are_enough_and_the_shipped_policy_is_none_of_them() -> None:

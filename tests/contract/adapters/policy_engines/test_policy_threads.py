@@ -143,13 +143,13 @@ def test_what_does_not_load_takes_nothing_to_another_thread(
 
 def test_thread_keeps_the_last_few_only(make: Make) -> None:
     engines = [make(revision(number)) for number in range(regorus_engine.MAX_ENTRIES + 2)]
-    kept = regorus_engine.cached_keys()
+    kept = regorus_engine.thread_object_keys()
     assert len(kept) == regorus_engine.MAX_ENTRIES
     assert [engine.digest in kept[-1] for engine in engines[-2:]] == [False, True]
     first = engines[0]
     assert not any(first.digest in key for key in kept)
     assert engines[-1].decide(b"{}") == first.decide(b"{}")  # made anew
-    assert first.digest in regorus_engine.cached_keys()[-1]
+    assert first.digest in regorus_engine.thread_object_keys()[-1]
 
 
 def test_same_rules_over_other_data_are_kept_apart(make: Make) -> None:
@@ -176,7 +176,7 @@ def test_memory_stays_bounded_over_fifty_swaps(unraised: list[str]) -> None:
         swap(number)
         for number in range(2 * regorus_engine.MAX_ENTRIES, 2 * regorus_engine.MAX_ENTRIES + 50)
     )
-    assert len(regorus_engine.cached_keys()) == regorus_engine.MAX_ENTRIES
+    assert len(regorus_engine.thread_object_keys()) == regorus_engine.MAX_ENTRIES
     assert after - before < 15_000_000  # 45 MB if all were kept
     assert unraised == []
 

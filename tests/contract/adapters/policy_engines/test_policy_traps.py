@@ -16,7 +16,7 @@ import pytest
 from tests.opa import find_opa
 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.profile import check_profile
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
@@ -234,7 +234,7 @@ def refusals(rules: str) -> list[str]:
 
 def refused(bundle: Bundle) -> list[str]:
     modules = read_modules(InterpreterEngine(bundle, DATA, tests=True).syntax_trees())
-    return [f"{each.file}: {each.what}" for each in check(modules, DATA, sample={})]
+    return [f"{each.file}: {each.what}" for each in check_profile(modules, DATA, sample={})]
 
 
 @pytest.mark.parametrize("name", TRAPS)

@@ -43,7 +43,7 @@ from vedette.memory.retrieval import recall_entries
 from vedette.policy.replay import ReplayReport, replay
 from vedette.policy.second_opinion import (
     RETRY_US,
-    Samples,
+    SampledDecisions,
     SecondOpinion,
     SecondOpinionFactory,
     inward_tools,
@@ -225,7 +225,7 @@ async def test_an_engine_that_cannot_be_made_at_the_start_agrees_with_nothing(
 async def test_a_missing_engine_denies_what_is_outward_and_nothing_else() -> None:
     """An answer that nobody gave is no difference that a sample could find."""
     metrics = PrometheusMetrics()
-    samples = Samples(metrics)
+    samples = SampledDecisions(metrics)
     second = SecondOpinion(BadPolicy("opa took 30 s"), {}, metrics, samples, one_in=1)
     permit = DecisionRecord(parse_decision(PERMIT), b"{}", 1, BUNDLE.digest, "faulty")
     no = replace(permit, decision=build_denial("no"))
@@ -332,7 +332,7 @@ async def test_what_nobody_waits_for_any_more_is_not_made_again() -> None:
 async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -> None:
     async with fleet_of(tmp_path, World(), second=None) as fleet:
         metrics = PrometheusMetrics()
-        samples = Samples(metrics)
+        samples = SampledDecisions(metrics)
         engine = FaultyStage(fails).load(BUNDLE)
         second = SecondOpinion(engine, {}, metrics, samples, one_in=1)
         sampled = DecisionRecord(parse_decision(PERMIT), b'{"a":1}', 1, BUNDLE.digest, "another")
@@ -496,7 +496,7 @@ async def test_a_run_that_ends_while_samples_are_compared_loses_none(tmp_path: P
             return None
 
         metrics = PrometheusMetrics()
-        samples, slowly = Samples(metrics), FaultyStage(slow).load(BUNDLE)
+        samples, slowly = SampledDecisions(metrics), FaultyStage(slow).load(BUNDLE)
         second = SecondOpinion(slowly, {}, metrics, samples, one_in=1)
         question = b'{"action":{"args":{}}}'
         second.sample(DecisionRecord(parse_decision(PERMIT), question, 1, BUNDLE.digest, "another"))
@@ -524,7 +524,7 @@ async def test_a_difference_that_could_not_be_written_is_compared_again_with_all
             return self.noted
 
     metrics, store = PrometheusMetrics(), Away()
-    samples = Samples(metrics)
+    samples = SampledDecisions(metrics)
     second = SecondOpinion(TrustingStage().load(BUNDLE), {}, metrics, samples, one_in=1)
     for _ in range(3):
         second.sample(DecisionRecord(parse_decision(PERMIT), b"{}", 1, BUNDLE.digest, "another"))

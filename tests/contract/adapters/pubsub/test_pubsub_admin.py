@@ -13,9 +13,9 @@ from tests.letters import pull_plan
 from tests.pubsub import Emulator
 
 from vedette.adapters.pubsub import admin
-from vedette.adapters.pubsub.admin import exit_code
+from vedette.adapters.pubsub.admin import declaration_exit_code
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declaration import Change, build_declaration, compare
+from vedette.adapters.pubsub.declaration import Change, build_declaration, compare_declaration
 from vedette.config.settings import read_settings
 from vedette.domain.base.errors import BadFleet
 from vedette.interfaces.cli import main
@@ -232,14 +232,14 @@ def test_exit_codes() -> None:
         ([fixed], 1, 1),
     ]  # fmt: skip
     for changes, planned, applied in cases:
-        assert exit_code(changes, applied=False) == planned
-        assert exit_code(changes, applied=True) == applied
+        assert declaration_exit_code(changes, applied=False) == planned
+        assert declaration_exit_code(changes, applied=True) == applied
 
 
 def test_an_existing_subscription_without_a_declared_topic_is_compared_in_the_rest() -> None:
     wanted = build_declaration([pull_plan(topic=None, dead_letter_topic=None)], {})
     ((name, fields),) = wanted.subscriptions.items()
     found = {**fields, "topic": "projects/p/topics/whatever"}
-    assert [change.action for change in compare(wanted, [], {name: found})] == ["same"]
-    (change,) = compare(wanted, [], {name: {**found, "ack_deadline_s": 11}})
+    assert [change.action for change in compare_declaration(wanted, [], {name: found})] == ["same"]
+    (change,) = compare_declaration(wanted, [], {name: {**found, "ack_deadline_s": 11}})
     assert change.action == "update"

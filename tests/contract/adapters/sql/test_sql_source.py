@@ -21,7 +21,7 @@ from vedette.adapters.sql import postgres, sqlite
 from vedette.adapters.sql import source as module
 from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.postgres import PostgresTable
-from vedette.adapters.sql.rows import instant
+from vedette.adapters.sql.rows import row_instant
 from vedette.adapters.sql.source import SqlSource, open_table, probe
 from vedette.adapters.sql.sqlite import create_file
 from vedette.adapters.sql.tables import SourceUnavailable
@@ -298,8 +298,8 @@ async def test_seconds_may_have_a_fraction(board: Board, value: float, time: str
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, -1e12, "999999999999.5", "1.5e3"])
 def test_seconds_that_are_no_instant_are_refused(value: object) -> None:
     with pytest.raises(BadEvent, match="no instant"):
-        instant(value, "at")
-    assert instant(-0.5, "at") == "1969-12-31T23:59:59.500000Z"
+        row_instant(value, "at")
+    assert row_instant(-0.5, "at") == "1969-12-31T23:59:59.500000Z"
 
 
 async def test_too_large_a_row_does_not_stop_the_others(lite: Board) -> None:

@@ -25,7 +25,7 @@ def is_known_algorithm(name: str) -> bool:
     return name in _TYPES
 
 
-def fits(key: Any, algorithm: str) -> bool:
+def key_fits_algorithm(key: Any, algorithm: str) -> bool:
     """Say whether a JWK is of the kind that an algorithm needs, and meant for it if it says so."""
     kind, curve = _TYPES[algorithm]
     if key.key_type != kind or (curve and key.curve_name != curve):

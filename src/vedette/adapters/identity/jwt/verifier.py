@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.identity.jwt.keys import fits, is_known_algorithm
+from vedette.adapters.identity.jwt.keys import is_known_algorithm, key_fits_algorithm
 from vedette.adapters.identity.jwt.preload import preload
 from vedette.domain.ports.tokens import BadToken, Claims, KeySet
 
@@ -97,7 +97,7 @@ class Verifier:
             await asyncio.to_thread(preload)
             self._loaded = True
         key = await self._keys.key(kid)
-        if not fits(key, algorithm):
+        if not key_fits_algorithm(key, algorithm):
             raise BadToken("bad-algorithm", "its key is not of the kind that its algorithm needs")
         self._check_signature(raw, key, algorithm)
         return self._claims(payload, kid)

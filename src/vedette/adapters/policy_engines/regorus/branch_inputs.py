@@ -19,8 +19,8 @@ import orjson
 from vedette.adapters.policy_engines.regorus.syntax import (
     Module,
     Node,
+    ReferenceStep,
     Rule,
-    Step,
     data_path,
     ref_of,
     rules_of,
@@ -277,7 +277,7 @@ class _ExpressionReader:
             found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
         return found
 
-    def _step(self, step: Step) -> Any:
+    def _step(self, step: ReferenceStep) -> Any:
         """Return the text that a step goes by, MISSING if that cannot be told."""
         if step.text is not None or step.index is None:
             return MISSING if step.text is None else step.text

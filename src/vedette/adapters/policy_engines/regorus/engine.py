@@ -80,7 +80,7 @@ class _ThreadCache(threading.local):
 _CACHE = _ThreadCache()
 
 
-def get_or_create(key: str, create: Callable[[], Any]) -> Any:
+def get_thread_object(key: str, create: Callable[[], Any]) -> Any:
     """Return this thread's regorus object under `key`, made now if it has none.
 
     To be called below `call_vendor`, whose errors carry no frames: a traceback that is handed to
@@ -91,12 +91,12 @@ def get_or_create(key: str, create: Callable[[], Any]) -> Any:
     return entries.keep(key, create() if found is None else found)
 
 
-def discard(key: str) -> None:
+def drop_thread_object(key: str) -> None:
     """Drop this thread's regorus object under `key`, if it has one."""
     _CACHE.entries.pop(key, None)
 
 
-def cached_keys() -> list[str]:
+def thread_object_keys() -> list[str]:
     """Return the keys of this thread's regorus objects, the one used longest ago first."""
     return list(_CACHE.entries)
 
@@ -132,12 +132,12 @@ class RegorusEngine:
             answer = call_vendor(lambda: self._evaluate(text))
         except BaseException:
             # What a failed evaluation leaves behind must not reach the next decision.
-            discard(self._key)
+            drop_thread_object(self._key)
             raise
         return None if answer == _UNDEFINED else orjson.loads(answer)
 
     def _evaluate(self, text: str) -> str:
-        vm = get_or_create(self._key, lambda: _vm(self._program, self._data))
+        vm = get_thread_object(self._key, lambda: _vm(self._program, self._data))
         vm.set_input_json(text)
         answer: str = vm.execute_entry_point(ENTRYPOINT)
         return answer
@@ -204,7 +204,7 @@ class InterpreterEngine:
         return found
 
     def _interpreter(self) -> _Interpreter:
-        found: _Interpreter = get_or_create(
+        found: _Interpreter = get_thread_object(
             self._key, lambda: _Interpreter(self._modules, self._data)
         )
         return found

@@ -35,16 +35,16 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     REFERENCES,
     Module,
     Node,
+    ReferenceStep,
     Rule,
     RulePath,
-    Step,
     is_constant,
     is_reference,
     line_of,
     rules_of,
     split_reference,
     text_of,
-    unwind,
+    unwind_reference,
     var_of,
 )
 from vedette.domain.bundle import Finding
@@ -305,7 +305,7 @@ class ExpressionChecker:
 
     def _reference(self, node: Node, scope: Scope) -> Kind:
         root, steps = split_reference(node)
-        base, _ = unwind(node)
+        base, _ = unwind_reference(node)
         line = line_of(base, 1)
         if not root:
             mend = "assign it to a name, and step into that"
@@ -324,8 +324,8 @@ class ExpressionChecker:
         return scope.tested_kinds.get(key, kind) if key is not None and kind == JSON else kind
 
     def _resolve_root(
-        self, root: str, steps: list[Step], line: int, scope: Scope
-    ) -> tuple[Kind, _Key, list[Step]] | None:
+        self, root: str, steps: list[ReferenceStep], line: int, scope: Scope
+    ) -> tuple[Kind, _Key, list[ReferenceStep]] | None:
         """Return the kind of what a reference starts at, its key, and the steps left."""
         if root in scope.names:
             scope.used_names.add(root)
@@ -339,7 +339,7 @@ class ExpressionChecker:
             mend = "check the spelling; iterate with `some value in collection`"
             self.add_fault(line, what, mend)
             return None
-        whole = [*map(Step, path[1:]), *steps]
+        whole = [*map(ReferenceStep, path[1:]), *steps]
         if path[0] == "input":
             self._mark_loaded("input", line, scope)
             return self._rules.request_kind, ("input",), whole
@@ -368,7 +368,7 @@ class ExpressionChecker:
         path = (root,) if root in ("input", "data") else self._module.aliases.get(root, ("",))
         return path if path[0] in ("input", "data") else None
 
-    def _check_data_path(self, steps: Sequence[Step], line: int, scope: Scope) -> None:
+    def _check_data_path(self, steps: Sequence[ReferenceStep], line: int, scope: Scope) -> None:
         """Go along a path in the data: OPA takes "1" for 1 in a list there, and 1 for "1"."""
         values: list[Any] = [self._rules.data]
         for size, step in enumerate(steps, 1):
@@ -391,7 +391,7 @@ class ExpressionChecker:
                 self.add_fault(line, what, "ask is_string(…) of the index before")
             values = [inner for each in values for inner in _step_into(each, step)]
 
-    def _step_kind(self, kind: Kind, step: Step, line: int, scope: Scope) -> Kind:
+    def _step_kind(self, kind: Kind, step: ReferenceStep, line: int, scope: Scope) -> Kind:
         """Return the kind of what a step leads to."""
         index = None if step.index is None else self.kind_of(step.index, scope)
         if index is not None and index.name not in ("string", "number", "json"):
@@ -445,7 +445,7 @@ class ExpressionChecker:
             key = _extend_key(key, self._step_key(step))
         return key
 
-    def _step_key(self, step: Step) -> Any:
+    def _step_key(self, step: ReferenceStep) -> Any:
         if step.index is None:
             return step.text if step.number is None else (step.number,)
         inner = self.key_of(step.index)
@@ -475,7 +475,7 @@ def _argument_fault(wanted: str, param: Node, kind: Kind) -> tuple[str, str] | N
     return f"what may be no {' or '.join(names)}", _GUARD.format(test)
 
 
-def _step_into(value: Any, step: Step) -> list[Any]:
+def _step_into(value: Any, step: ReferenceStep) -> list[Any]:
     if isinstance(value, list):
         return value
     if not isinstance(value, Mapping):

@@ -48,7 +48,7 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     split_reference,
     var_of,
 )
-from vedette.adapters.policy_engines.regorus.undefined_check import Query
+from vedette.adapters.policy_engines.regorus.undefined_check import BodyStatements
 from vedette.domain.bundle import Finding
 
 
@@ -143,7 +143,7 @@ class _Definition:
         stmts = body["query"]["stmts"] if body else []
         self._check_statements(stmts, scope)
         total = {path[-1] for path in self._rules.total if path[:-1] == rule.module.package}
-        query = Query(stmts, outer=frozenset(params) | total)
+        query = BodyStatements(stmts, outer=frozenset(params) | total)
         for name in params:
             if name not in query.required_names and not (not stmts and _is_operand(value, name)):
                 mend = f"ask for it (is_string({name}), {name} != null)"

@@ -50,7 +50,7 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 SAMPLE = build_request("agent", "tool", {}, [])
 
 
-def check(
+def check_profile(
     modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any] = SAMPLE
 ) -> list[Finding]:
     """Return everything in Rego modules that is outside the portable profile or leads nowhere.

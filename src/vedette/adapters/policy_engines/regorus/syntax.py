@@ -25,7 +25,7 @@ POSITIONS = frozenset({"span", "eidx", "sidx", "qidx"})
 _SKIPPED_FIELDS = POSITIONS | {"op", "field"}
 
 
-class Step(Struct, frozen=True):
+class ReferenceStep(Struct, frozen=True):
     """A step of a Rego reference: by a literal text, a literal number, or another expression."""
 
     text: str | None = None
@@ -174,7 +174,7 @@ def collect_nodes(start: Node) -> tuple[dict[str, list[Node]], list[RegoRef]]:
             refs.append(found)
             left += [
                 step["RefBrack"]["index"]
-                for step in reversed(unwind(node)[1])
+                for step in reversed(unwind_reference(node)[1])
                 if "RefBrack" in step
             ]
             continue
@@ -205,7 +205,7 @@ def _text(raw: bytes, span: Mapping[str, int]) -> str:
 # --- references -------------------------------------------------------------------------------
 
 
-def unwind(node: Node) -> tuple[Node, list[Node]]:
+def unwind_reference(node: Node) -> tuple[Node, list[Node]]:
     """Return the node that a Rego reference starts at, and the nodes of its steps from there on."""
     steps: list[Node] = []
     while "RefDot" in node or "RefBrack" in node:
@@ -214,20 +214,24 @@ def unwind(node: Node) -> tuple[Node, list[Node]]:
     return node, steps[::-1]
 
 
-def _read_step(node: Node) -> Step:
+def _read_step(node: Node) -> ReferenceStep:
     if "RefDot" in node:
-        return Step(text=str(node["RefDot"]["field"][1]))
+        return ReferenceStep(text=str(node["RefDot"]["field"][1]))
     index = node["RefBrack"]["index"]
     number = index.get("Number", {}).get("value")
     text = text_of(index)
     if text is not None:
-        return Step(text=text)
-    return Step(number=number) if isinstance(number, int) and number >= 0 else Step(index=index)
+        return ReferenceStep(text=text)
+    return (
+        ReferenceStep(number=number)
+        if isinstance(number, int) and number >= 0
+        else ReferenceStep(index=index)
+    )
 
 
-def split_reference(node: Node) -> tuple[str, list[Step]]:
+def split_reference(node: Node) -> tuple[str, list[ReferenceStep]]:
     """Return the name that a Rego reference starts at (empty for another thing), and its steps."""
-    base, steps = unwind(node)
+    base, steps = unwind_reference(node)
     return var_of(base) or "", [_read_step(step) for step in steps]
 
 
@@ -238,7 +242,7 @@ def is_reference(node: Node) -> bool:
 
 def ref_of(node: Node) -> RegoRef | None:
     """Return the Rego reference that a node is, None if it starts at no name or is none."""
-    base, _ = unwind(node)
+    base, _ = unwind_reference(node)
     root, steps = split_reference(node)
     if not root:
         return None
@@ -255,7 +259,7 @@ def data_path(module: Module, ref: RegoRef) -> RulePath | None:
 # --- nodes ------------------------------------------------------------------------------------
 
 
-def walk(node: Node, stop: frozenset[str] = frozenset()) -> Iterator[tuple[str, Node]]:
+def walk_syntax(node: Node, stop: frozenset[str] = frozenset()) -> Iterator[tuple[str, Node]]:
     """Yield each Rego syntax node within a node, with its kind; none within those of `stop`."""
     left = [node]
     while left:
@@ -271,7 +275,9 @@ def walk(node: Node, stop: frozenset[str] = frozenset()) -> Iterator[tuple[str, 
 
 def names_in(node: Node, stop: frozenset[str] = frozenset()) -> set[str]:
     """Return the names in a Rego expression, those within nodes of `stop` left out."""
-    return {str(inner["value"]) for kind, inner in walk(node, stop | POSITIONS) if kind == "Var"}
+    return {
+        str(inner["value"]) for kind, inner in walk_syntax(node, stop | POSITIONS) if kind == "Var"
+    }
 
 
 def var_of(node: Node) -> str | None:

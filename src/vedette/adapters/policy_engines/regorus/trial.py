@@ -27,7 +27,7 @@ from msgspec.structs import astuple
 
 from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.profile import check_profile
 from vedette.adapters.policy_engines.regorus.rule_graph import check_unread_rules
 from vedette.adapters.policy_engines.regorus.syntax import Module, read_modules, rules_of
 from vedette.domain.base.errors import BadPolicy, EngineFailed
@@ -55,7 +55,7 @@ def main() -> int:
     raw = orjson.loads(sys.stdin.buffer.read())
     files = {path: base64.b64decode(text) for path, text in raw["files"].items()}
     found, data = try_bundle(Bundle.of(files), compare=raw["compare"])
-    emit({"findings": list(map(astuple, found)), "data": {} if found else data})
+    write_trial_line({"findings": list(map(astuple, found)), "data": {} if found else data})
     return 0
 
 
@@ -80,7 +80,7 @@ def _find_faults(bundle: Bundle, data: Mapping[str, Any], compare: bool) -> list
     if compare:
         comparison = ForkedCheck(lambda: _compare_evaluators(bundle, plain, modules, data))
     try:
-        found = [*_check_manifest(bundle), *check(modules, data)]
+        found = [*_check_manifest(bundle), *check_profile(modules, data)]
         if found:
             return found
         announce_step("", "analysing the rules")
@@ -158,7 +158,7 @@ def _compare_evaluators(
         return [_engine_fault(error.what, where)]
     granted = golden_requests(data)
     requests = [*granted, *branch_requests(modules, data, granted)]
-    found = find_differences(plain, [compiled], requests, where)
+    found = find_engine_differences(plain, [compiled], requests, where)
     for name, request in forbidden_requests(data):
         announce_step(where, f"deciding: {name}")
         for engine in (plain, compiled):
@@ -170,7 +170,7 @@ def _compare_evaluators(
     return found
 
 
-def find_differences(
+def find_engine_differences(
     plain: PolicyEngine,
     others: Sequence[PolicyEngine],
     requests: Sequence[NamedRequest],
@@ -250,7 +250,7 @@ class ForkedCheck:
         if code == 0 and "found" in last:
             return [Finding(*each) for each in last["found"]]
         if last:
-            emit(last)
+            write_trial_line(last)
         if code < 0:
             os.kill(os.getpid(), -code)
         sys.exit(code or 1)
@@ -288,10 +288,10 @@ def _error_text(error: EngineFailed) -> str:
 
 def announce_step(file: str, step: str) -> None:
     """Tell the stage which step of a bundle's trial is next, and at which file."""
-    emit({"at": file, "step": step})
+    write_trial_line({"at": file, "step": step})
 
 
-def emit(message: Mapping[str, Any]) -> None:
+def write_trial_line(message: Mapping[str, Any]) -> None:
     """Write a line of JSON for the stage to the standard output of a bundle's trial."""
     sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
     sys.stdout.buffer.flush()

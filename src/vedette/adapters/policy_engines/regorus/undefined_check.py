@@ -20,7 +20,7 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     line_of,
     names_in,
     var_of,
-    walk,
+    walk_syntax,
 )
 from vedette.domain.bundle import Finding
 
@@ -42,7 +42,7 @@ def find_undefined(rule: Rule) -> Iterator[Finding]:
 def _find_places(rule: Rule) -> Iterator[_Place]:
     names = outer = frozenset(name for name in map(var_of, rule.args) if name not in (None, "_"))
     for body in rule.node["bodies"] or [None]:
-        query = Query(body["query"]["stmts"] if body else [], outer=outer)
+        query = BodyStatements(body["query"]["stmts"] if body else [], outer=outer)
         yield from query.find_undefined()
         if rule.shape == "Set":
             yield from query.check_collected(rule.head["key"])
@@ -57,14 +57,14 @@ def _find_places(rule: Rule) -> Iterator[_Place]:
 def _check_nested(node: Node, outer: frozenset[str]) -> Iterator[_Place]:
     """Look into the comprehensions of a node; `outer` is what is certain around them."""
     for query, terms in _comprehensions(node):
-        inner = Query(query["stmts"], outer=outer)
+        inner = BodyStatements(query["stmts"], outer=outer)
         yield from inner.find_undefined()
         for term in terms:
             yield from inner.check_collected(term)
         yield from _check_nested([query, terms], inner.defined_names)
 
 
-class Query:
+class BodyStatements:
     """The statements of one body of a Rego rule: names they bind, and names they fail without."""
 
     def __init__(self, stmts: list[Node], *, outer: frozenset[str]) -> None:
@@ -145,7 +145,7 @@ def _names(node: Node) -> set[str]:
 
 def _comprehensions(node: Node) -> Iterator[tuple[Node, list[Node]]]:
     """Yield query and collected terms of the outermost comprehensions; bodies of `every` too."""
-    for kind, inner in walk(node, COMPREHENSIONS | {"Every"}):
+    for kind, inner in walk_syntax(node, COMPREHENSIONS | {"Every"}):
         if kind in COMPREHENSIONS:
             names = ("key", "value") if kind == "ObjectCompr" else ("term",)
             yield inner["query"], [inner[name] for name in names]

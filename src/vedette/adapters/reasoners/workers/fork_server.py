@@ -31,7 +31,12 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, keep_orphans, prepare
+from vedette.adapters.reasoners.workers.sandbox import (
+    NOT_ENTERED,
+    Sandbox,
+    keep_orphans,
+    prepare_sandbox,
+)
 
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
@@ -55,7 +60,7 @@ def run_fork_server(
         signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
     control.set_inheritable(False)
     keep_orphans()
-    message, descriptors = receive(control)
+    message, descriptors = receive_control_message(control)
     if message is None:
         return  # it was begun ahead, and not wanted
     (lock,) = descriptors  # by a fork it is shared, and by nothing else
@@ -79,7 +84,7 @@ def _wait_for_lock(lock: int, control: socket.socket) -> bool:
         if after_ms == _FIRST_POLL_MS and time.monotonic() > report_at:
             after_ms = _NEXT_POLL_MS
             with contextlib.suppress(OSError):
-                send(control, {"waiting": True})
+                send_control_message(control, {"waiting": True})
 
 
 class _ForkServer:
@@ -122,7 +127,7 @@ class _ForkServer:
 
     def _handle_message(self) -> bool:
         """Do what the engine asks next; False if it has gone."""
-        message, descriptors = receive(self._control)
+        message, descriptors = receive_control_message(self._control)
         if message is None:
             return False
         if "start" in message:
@@ -140,7 +145,7 @@ class _ForkServer:
         if message["box"] is not None:
             # What goes wrong here goes wrong in the worker too, and its exit reports it.
             with contextlib.suppress(Exception):
-                prepare(Sandbox.from_json(message["box"]))
+                prepare_sandbox(Sandbox.from_json(message["box"]))
         gc.freeze()
         ours = theirs = -1
         try:
@@ -202,7 +207,7 @@ class _ForkServer:
     def _send(self, message: dict[str, Any]) -> None:
         # An engine that has gone is noticed where we listen.
         with contextlib.suppress(OSError):
-            send(self._control, message)
+            send_control_message(self._control, message)
 
     def _end_workers(self) -> None:
         """Let workers come to their end for as long as the engine said, then kill them."""
@@ -235,7 +240,7 @@ def describe_exit(status: int) -> str:
 # --- control messages ------------------------------------------------------------------------
 
 
-def send(
+def send_control_message(
     control: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()
 ) -> None:
     """Send one control message between pool and fork server, with open files."""
@@ -249,7 +254,7 @@ def send(
         control.sendall(frame[sent:])
 
 
-def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+def receive_control_message(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Return the next control message of pool or fork server, and its files; None at the end."""
     descriptors: list[int] = []
     data = b""

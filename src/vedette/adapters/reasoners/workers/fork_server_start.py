@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vedette.adapters.reasoners.workers.environment import filter_environment
-from vedette.adapters.reasoners.workers.fork_server import send
+from vedette.adapters.reasoners.workers.fork_server import send_control_message
 from vedette.domain.base.state_folder import open_file
 
 COMMAND = (sys.executable, "-P", "-m", "vedette.app.worker_main")
@@ -60,7 +60,7 @@ class ForkServerProcess:
         try:
             # One that is gone is found where the pool reads.
             with contextlib.suppress(OSError):
-                send(self._control, {"lock": True, "ahead": list(modules)}, (lock,))
+                send_control_message(self._control, {"lock": True, "ahead": list(modules)}, (lock,))
         finally:
             os.close(lock)
         return self._control, self._process

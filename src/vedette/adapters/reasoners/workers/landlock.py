@@ -65,7 +65,7 @@ def abi() -> int:
         return 0
 
 
-def restrict(
+def apply_landlock(
     abi_version: int, read: Sequence[str], write: Sequence[str], ports: Sequence[int] = ()
 ) -> None:
     """Have Landlock refuse all files but below `read` and `write`, and all TCP but to `ports`.

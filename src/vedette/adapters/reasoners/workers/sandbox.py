@@ -78,7 +78,7 @@ class Sandbox(Struct, frozen=True):
         )  # fmt: skip
 
 
-def prepare(sandbox: Sandbox) -> None:
+def prepare_sandbox(sandbox: Sandbox) -> None:
     """Find out what a worker's sandbox is made of before the fork: else each worker would.
 
     Changes nothing that anybody else would notice.
@@ -90,7 +90,7 @@ def prepare(sandbox: Sandbox) -> None:
     seccomp.prepare(connects=bool(sandbox.ports), datagrams=sandbox.datagrams)
 
 
-def enter(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
+def enter_sandbox(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
     """Enter a worker's sandbox for good, with nothing open but standard streams and `descriptors`.
 
     To be called in a process of one thread. Raises OSError: then agents' code must not run. Most of
@@ -115,14 +115,14 @@ def enter(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
             *sandbox.read,
             *(_certificates() if sandbox.ports else ()),
         ]
-        landlock.restrict(
+        landlock.apply_landlock(
             kernel.landlock,
             read,
             [sandbox.scratch, "/dev/null", *sandbox.write],
             ports=sandbox.ports,
         )
     if kernel.seccomp:
-        seccomp.restrict(connects=bool(sandbox.ports), datagrams=sandbox.datagrams)
+        seccomp.apply_seccomp(connects=bool(sandbox.ports), datagrams=sandbox.datagrams)
 
 
 def keep_orphans() -> None:

@@ -151,7 +151,7 @@ def is_available() -> bool:
     return bool(done == 0)
 
 
-def restrict(*, connects: bool, datagrams: bool = False) -> None:
+def apply_seccomp(*, connects: bool, datagrams: bool = False) -> None:
     """Have seccomp refuse all other system calls; with `connects` TCP connections may be opened.
 
     With `datagrams`, which needs `connects`, UDP sockets as well. Must be called by a process of

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from vedette.adapters.reasoners.workers.confinement import MOST_THREADS, thread_count
-from vedette.adapters.reasoners.workers.fork_server import receive, send
+from vedette.adapters.reasoners.workers.fork_server import (
+    receive_control_message,
+    send_control_message,
+)
 from vedette.adapters.reasoners.workers.fork_server_start import COMMAND, LOCK, ForkServerProcess
 from vedette.adapters.reasoners.workers.sandbox import Sandbox
 from vedette.adapters.reasoners.workers.scratch_folder import ScratchFolders
@@ -135,7 +138,9 @@ class WorkerPool:
         self._handles[self._last_number] = handle
         # A fork server that is gone is found where we read; the handle's `on_exit` is called there.
         with contextlib.suppress(OSError):
-            send(self._control, {"start": self._last_number, **start_message}, descriptors)
+            send_control_message(
+                self._control, {"start": self._last_number, **start_message}, descriptors
+            )
         return self._last_number
 
     def _add_sandbox(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +164,7 @@ class WorkerPool:
         """Have a worker killed."""
         if self._control is not None:
             with contextlib.suppress(OSError):
-                send(self._control, {"kill": worker})
+                send_control_message(self._control, {"kill": worker})
 
     def watch(self, handle: WorkerHandle) -> None:
         """Watch a handle until it has no pending call."""
@@ -218,7 +223,7 @@ class WorkerPool:
         if self._control is None or not _is_readable(self._control):
             return
         try:
-            message, _ = receive(self._control)
+            message, _ = receive_control_message(self._control)
         except OSError:
             message = None
         if message is None:
@@ -295,7 +300,7 @@ class WorkerPool:
             handle.close()
         if self._control is not None:
             with contextlib.suppress(OSError):
-                send(self._control, {"linger": LINGER_S})
+                send_control_message(self._control, {"linger": LINGER_S})
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(self._control)
             self._control.close()
