@@ -385,8 +385,12 @@ class Trial:
                 if data is not None:
                     history.bodies[seq] = json.loads(data)
             for agent in AGENTS:
-                for key, row in store.rows(f"{agent}_notes", 10**7):
-                    history.rows[agent, key] = list(row["texts"])
+                rows = store.database.rows(
+                    'SELECT key, data FROM "row" WHERE collection=? ORDER BY key',
+                    (f"{agent}_notes",),
+                )
+                for key, data in rows:
+                    history.rows[agent, key] = list(json.loads(data)["texts"])
         finally:
             store.close()
         for worker in self._workers:
