@@ -56,7 +56,7 @@ def unpack_wasm(text: str) -> bytes:
 
 
 class WasmPublications(Protocol):
-    """The one method of `ports.policy_store.PolicyReader` that is asked here."""
+    """What is asked of the port `PolicyReader`; a part of it, as the ports import this module."""
 
     def published_wasm(self, digest: str) -> str | None: ...
 

@@ -959,6 +959,25 @@ async def test_a_second_runner_is_refused_until_the_first_is_gone(
     assert opener().ledger.last_seq() == 1
 
 
+async def test_a_close_that_is_interrupted_lets_no_other_runner_in(
+    store: Any, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the writer is at goes on, so its connection stays open and the lock held."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.writer, "close", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+    with pytest.raises(StoreBusy):
+        opener()
+    assert len(await accept_events(store, event(1))) == 1
+    store.close()
+    assert opener().ledger.last_seq() == 1
+
+
 def test_the_store_of_another_fleet_is_refused(store: Store, opener: Opener) -> None:
     store.close()
     with pytest.raises(BadStore, match="belongs to the fleet 'harbour'"):
