@@ -60,7 +60,7 @@ class CheckResult(Struct, frozen=True):
 
 
 def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
-    """Have the doctor look at all, in the order people mend it in. `is_running`: a fleet answers.
+    """Look at everything, in the order in which a person mends it. `is_running`: a fleet answers.
 
     Runs an event loop of its own.
     """
@@ -108,7 +108,7 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
 
 
 def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
-    """Have the doctor check Python, disk, sync, runs, ports. `is_running`: a fleet answers."""
+    """Check Python, disk, sync, another run and ports. `is_running`: a fleet answers."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info >= PYTHON:
         yield CheckResult("python", "ok", version)
@@ -124,7 +124,7 @@ def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResu
 
 
 def check_sandbox(settings: Settings, agents: Mapping[str, Agent]) -> CheckResult:
-    """Have the doctor look at how tightly the kernel closes agents' code in, as settings say."""
+    """Look at how tightly this kernel closes agents' code in, as the settings have it."""
     from vedette.app.workers import assess_containment
 
     found = assess_containment(settings, agents)
@@ -234,7 +234,7 @@ def _bind(address: tuple[str, int]) -> None:
 def check_clocks(
     now_us: int, last_us: int | None, dates: Mapping[str, tuple[str, int]]
 ) -> Iterator[CheckResult]:
-    """Have the doctor compare the clock with the store's last entry and with the servers' Date.
+    """Compare the clock with the store's last entry, and with the Date that servers gave.
 
     `now_us` is when the entry was read; with each Date comes what our clock said then.
     """
@@ -267,7 +267,7 @@ def check_clocks(
 
 
 def check_zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[CheckResult]:
-    """Have the doctor look for the time zone database, and say when each schedule is due next."""
+    """Look for the time zone database, and say when each schedule is due next."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     from vedette.adapters.schedule.source import cron_walls
@@ -293,7 +293,7 @@ def check_zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[CheckResul
 
 
 def check_secrets(settings: Settings) -> Iterator[CheckResult]:
-    """Have the doctor resolve every reference to a secret; none is shown."""
+    """Resolve every reference of the settings to a secret; none is shown."""
     from vedette.config.secret_reference import read_secret, secret_names
 
     tables = [(f"[targets.{name}]", table) for name, table in settings.targets.items()]
@@ -323,7 +323,7 @@ def check_secrets(settings: Settings) -> Iterator[CheckResult]:
 
 
 async def check_network(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[CheckResult]:
-    """Have the doctor look at every target and source; `dates` takes a server's Date, and when."""
+    """Look at every target and source; `dates` takes the Date that a server gave, and when."""
     probes = [
         *(
             _probe_with_timeout(f"target {name}", _probe_target(f"target {name}", table))
@@ -415,7 +415,7 @@ def _date(url: str) -> str:
 
 
 def check_engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[CheckResult]:
-    """Have the doctor ask [policy]'s engine one question under the live policy, then the second.
+    """Ask the engine of [policy] one question under the live policy, then the second engine.
 
     `record` is the store, where there is one: it may hold what was compiled of the policy.
     """

@@ -47,7 +47,7 @@ class PriorState(Struct, frozen=True):
 
 
 class DryRun(Struct, frozen=True):
-    """One agent wired for dry runs, with what is live around it. `stopped` names its tools."""
+    """One agent for dry runs, with what is live around it. `stopped` names its tools."""
 
     agent: Agent
     fleet: Fleet

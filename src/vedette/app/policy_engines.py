@@ -133,7 +133,7 @@ def build_other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
 
 
 def engine_reason(stage: Any) -> str:
-    """Say for people why the policy engine that a wired stage loaded last decides."""
+    """Say for people why the policy engine that a stage loaded last decides."""
     return getattr(stage, "choice_reason", "") or "as [policy] engine says"
 
 
@@ -178,7 +178,7 @@ def second_engine_maker(
 
 
 def close_stage(stage: Any) -> None:
-    """Let go of what a wired policy stage holds, if it holds anything."""
+    """Let go of what a policy stage holds, if it holds anything."""
     close = getattr(stage, "close", None)
     if close is not None:
         close()

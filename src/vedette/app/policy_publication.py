@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FolderSigner:
-    """The wired signer of policy: with `policy.key` of a state folder, loaded when it is needed."""
+    """Signs policy with the key of a state folder (`policy.key`), loaded when it is needed."""
 
     def __init__(self, state: Path) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""The roll-out of a fleet's policy as it is wired, and what the live one carries for the engine."""
+"""The roll-out of a fleet's policy, and what the live one carries for the engine."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def _offer_policy_folder(settings: Settings, store: Store, rollout: Rollou
 
 
 def compare_with_live(store: Store, bundle: Bundle) -> Loosening:
-    """Return to the wired roll-out what a bundle loosens of the live one; nothing by the first."""
+    """Return what a bundle loosens of the live policy; the first one loosens nothing."""
     from vedette.policy.bundle_data import mount
 
     number, digest = store.policy.live_revision()
@@ -203,7 +203,7 @@ def compare_with_live(store: Store, bundle: Bundle) -> Loosening:
 def collect_loosening_evidence(
     store: Store, live: PolicyEngine, other: PolicyEngine
 ) -> tuple[str, ...]:
-    """Say to the wired roll-out how another bundle would answer the last recorded questions."""
+    """Say which of the last recorded questions come out looser under another bundle."""
     requests = []
     for seq, _ in store.ledger.entries_page(
         {"kind": "action.decided"}, before=None, after=None, limit=EVIDENCE_LIMIT
@@ -215,7 +215,7 @@ def collect_loosening_evidence(
 
 
 def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
-    """Return what the wired roll-out gives the engine of a bundle: registry and budgets."""
+    """Return what a bundle's data give the engine: the registry and the budgets."""
     from vedette.policy.bundle_data import mount
 
     data = mount(store.policy.bundle_files(digest) or {})
@@ -226,7 +226,7 @@ def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetP
 def read_bundle_budgets(
     files: Mapping[str, bytes], agents: Mapping[str, Agent]
 ) -> tuple[BudgetPolicy, list[Finding]]:
-    """Return the budgets of a bundle as wired (policies/budgets/data.yaml), and what is wrong."""
+    """Return the budgets of a bundle (policies/budgets/data.yaml), and what is wrong with them."""
     from vedette.policy.bundle_data import mount
 
     file = "budgets/data.yaml"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ledger_key_name(fleet: str) -> str:
-    """Return the name of the key that is wired into a store to sign a fleet's ledger."""
+    """Return the name of the key that signs a fleet's ledger in its store."""
     return f"vedette/{fleet}"
 
 

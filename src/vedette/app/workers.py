@@ -59,7 +59,7 @@ def open_pool(
 
 
 class Containment(Struct, frozen=True):
-    """How tightly agents' code is closed in, as the composition root and the doctor see it.
+    """How tightly agents' code is closed in, for the composition root and the doctor.
 
     `protection` is what the kernel does, None where nothing is required of it and `why` says so.
     `udp_agents` names agents whose tools may use UDP.
@@ -87,7 +87,7 @@ class Containment(Struct, frozen=True):
 
 
 def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
-    """Return how tightly the code of a fleet's agents is closed in, as wired on this machine."""
+    """Return how tightly the code of a fleet's agents is closed in on this machine."""
     isolation = settings.isolation
     if not isolation.use_processes:
         why = "agents' code runs in the engine's process ([isolation] workers = none)"
