@@ -277,8 +277,9 @@ def test_the_tutorial_word_for_word(installed: Installed, tmp_path: Path) -> Non
         lost = doc_page.missing(step, done.out)
         assert lost is None, f"{where}: not printed: {lost!r}\n{done.out}"
         # Three seconds of a machine at rest. CPU, since others may have the cores just then, and
-        # twice that, since a busy neighbour costs real work more than it costs the empty loop.
-        assert done.cpu_s <= 2 * 3.0 * slow, outputs
+        # three times that: a neighbour that empties the caches costs real work as much (4.4 to
+        # 6.3 s were seen of one step), where the empty loop notices nothing.
+        assert done.cpu_s <= 3 * 3.0 * slow, outputs
         seen += done.out
     print("\n".join(outputs))
     history = shell.give(doc_page.Shown(0, "vedette policy history --json", ())).out

@@ -70,7 +70,6 @@ def _wasm_stage(
     return WasmStage(
         embedded,
         _repository(settings, record),
-        branch_requests=_branches,
         code_cache=MachineCodeCache(settings.state / "machine-code", read_only=read_only),
         required=settings.deployment.policy.engine == "wasm",
     )
@@ -188,16 +187,3 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
     from vedette.adapters.policy_engines.opa_wasm import WasmRepository, find_opa
 
     return WasmRepository(find_opa(settings.root), record)
-
-
-def _branches(bundle: Bundle) -> list[tuple[str, object]]:
-    """Return questions that take each branch of a bundle's rules."""
-    from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
-    from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
-    from vedette.adapters.policy_engines.regorus.syntax import read_modules
-    from vedette.policy.bundle_data import mount
-    from vedette.policy.golden_requests import golden_requests
-
-    data = mount(bundle.files)
-    modules = read_modules(InterpreterEngine(bundle, data).syntax_trees())
-    return branch_requests(modules, data, golden_requests(data))

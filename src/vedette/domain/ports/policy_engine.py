@@ -51,12 +51,19 @@ class PolicyStage(Protocol):
 
 @runtime_checkable
 class ComparisonStage(Protocol):
-    """The port of a PolicyStage that compares two evaluators of its own as part of a trial."""
+    """The port of a PolicyStage that knows what to ask two evaluators to compare them."""
 
     async def try_rules(self, bundle: Bundle) -> list[Finding]:
         """Try a bundle as `try_out` does, but for that comparison.
 
         For whoever then compares what `load` makes with the engine that is to decide.
+        """
+        ...
+
+    def branch_requests(self, bundle: Bundle) -> list[tuple[str, object]]:
+        """Return named questions that take each branch of a bundle's rules.
+
+        For that comparison. Raises BadPolicy.
         """
         ...
 

@@ -71,6 +71,19 @@ def bundle(rules: str) -> Bundle:
     return Bundle.of({GATEWAY: f"package vedette.gateway\n\n{rules}\n".encode()})
 
 
+class BranchStage(TrustingStage):
+    """A stage that knows the questions it was given as those of any bundle's branches."""
+
+    def __init__(self, asked: Sequence[tuple[str, object]] = ()) -> None:
+        self._asked = asked
+
+    async def try_rules(self, bundle: Bundle) -> list[Finding]:
+        return await self.try_out(bundle)
+
+    def branch_requests(self, bundle: Bundle) -> list[tuple[str, object]]:
+        return list(self._asked)
+
+
 def stage_of(
     opa: str | None,
     *,
@@ -79,9 +92,8 @@ def stage_of(
     within: PolicyStage | None = None,
 ) -> WasmStage:
     return WasmStage(
-        within or TrustingStage(),
+        within or BranchStage(asked),
         WasmRepository(opa),
-        branch_requests=lambda _: asked,
         required=required,
     )
 
@@ -152,18 +164,19 @@ async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
     tmp_path: Path, opa: str, nowhere: Path
 ) -> None:
     """The question that shows it is drawn from the rule: no grant speaks of it."""
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
     from vedette.config.settings import Settings
 
     deny = b'package vedette.denies\n\ndeny contains "denies.night" if input.now == 7\n'
     added = Bundle.of({**BUNDLE.files, "vedette/denies/night.rego": deny})
     settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
-    stage = policy_stage(settings, TrustingStage(), _metrics())
+    stage = policy_stage(settings, SubprocessStage(), _metrics())
     (nowhere / f"{added.rules_digest}.wasm").write_bytes(compile_wasm(opa, BUNDLE))
     (found,) = await stage.try_out(added)
     assert "the engines differ on" in found.what
     assert "night.rego" in found.what
     (nowhere / f"{BUNDLE.rules_digest}.wasm").write_bytes(compile_wasm(opa, BUNDLE))
-    assert await policy_stage(settings, TrustingStage(), _metrics()).try_out(BUNDLE) == []
+    assert await policy_stage(settings, SubprocessStage(), _metrics()).try_out(BUNDLE) == []
 
 
 def _with(settings: Any, engine: str) -> Any:
@@ -206,7 +219,7 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
     held = bundle("decision := 1")
     shipped = nowhere / f"{held.rules_digest}.wasm"
 
-    class Within(TrustingStage):
+    class Within(BranchStage):
         gone = False
 
         async def try_out(self, bundle: Bundle) -> list[Finding]:
@@ -283,7 +296,7 @@ async def test_what_was_tried_out_is_compiled_once(opa: str) -> None:
 async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: str) -> None:
     """A planted difference: the engine within says another thing on one question."""
 
-    class Planted(TrustingStage):
+    class Planted(BranchStage):
         def load(self, bundle: Bundle) -> PolicyEngine:
             engine = super().load(bundle)
 
@@ -303,7 +316,7 @@ async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: 
     odd = ("odd", {**questions[0][1], "schema": "nothing/at-all"})
 
     def stage(*more: tuple[str, object]) -> WasmStage:
-        return stage_of(opa, asked=[*questions, *more], within=Planted())
+        return stage_of(opa, within=Planted([*questions, *more]))
 
     assert await stage().try_out(BUNDLE) == []
     found = await stage(odd).try_out(BUNDLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 
 import orjson
 
@@ -28,9 +27,9 @@ class WasmStage:
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
     bundle is refused. Before a bundle is admitted both engines are asked what it grants, which they
-    must answer, and its `branch_requests`. What no bundle may permit is put to each engine that is
-    made, and one that does not deny it decides nothing. `choice_reason` says for people why the
-    engine that was loaded last decides.
+    must answer, and, where the stage within is a ComparisonStage, the questions that take each
+    branch. What no bundle may permit is put to each engine that is made, and one that does not deny
+    it decides nothing. `choice_reason` says for people why the engine that was loaded last decides.
     """
 
     def __init__(
@@ -38,13 +37,11 @@ class WasmStage:
         inner: PolicyStage,
         repository: WasmRepository,
         *,
-        branch_requests: Callable[[Bundle], Sequence[tuple[str, object]]],
         code_cache: MachineCodeCache | None = None,
         required: bool = False,
     ) -> None:
         self._inner = inner
         self._repository = repository
-        self._branch_requests = branch_requests
         self._code_cache = code_cache
         self._required = required
         self._engines: dict[str, WasmEngine] = {}
@@ -152,7 +149,9 @@ class WasmStage:
         assert wasm is not None
         data = mount(bundle.files)
         granted = golden_requests(data)
-        others = [*self._branch_requests(bundle), *forbidden_requests(data)]
+        others = forbidden_requests(data)
+        if isinstance(self._inner, ComparisonStage):
+            others = [*self._inner.branch_requests(bundle), *others]
         found = []
         for at, (name, request) in enumerate([*granted, *others]):
             first, second = _decide(wasm, request), _decide(inner, request)

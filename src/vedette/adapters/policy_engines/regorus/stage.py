@@ -229,6 +229,18 @@ class SubprocessStage:
         """
         return await self._run_trial(bundle, compare=False)
 
+    def branch_requests(self, bundle: Bundle) -> list[tuple[str, object]]:
+        """Return named questions that take each branch of a bundle's rules. Raises BadPolicy."""
+        from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
+        from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
+        from vedette.adapters.policy_engines.regorus.syntax import read_modules
+        from vedette.policy.bundle_data import mount
+        from vedette.policy.golden_requests import golden_requests
+
+        data = mount(bundle.files)
+        modules = read_modules(InterpreterEngine(bundle, data).syntax_trees())
+        return branch_requests(modules, data, golden_requests(data))
+
     async def _run_trial(self, bundle: Bundle, *, compare: bool) -> list[Finding]:
         # Imported here: a start begins its trial first of all, and what asks for it comes later.
         import asyncio
