@@ -89,7 +89,7 @@ kill-real: ## Kill -9 a replay of the real data of VEDETTE_DATA twenty times and
 	@tools/setup
 	@$(BIN)/pytest -q tests/faults/test_kill.py -k real_data $(ARGS)
 
-bench-line: ## The whole line on a made-up load: events/s, CPU per event, share of the raw group commit
+bench-line: ## The whole line on a made-up load: events/s, CPU per event; ARGS=--matrix: every load, isolated and not, both stores
 	@tools/setup
 	@$(BIN)/python -m tests.bench.line $(ARGS)
 

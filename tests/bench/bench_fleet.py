@@ -2,20 +2,23 @@
 
 The rules of `policies/` are used as they are; only data is added: a grant and limits that the
 bench's load does not reach. The judge keeps running moments of every series and reports how far a
-value lies off; each event ends in one call of an idempotent tool.
+value lies off; each event ends in one call of an idempotent tool, unless the load is `quiet`: then
+only those do that lie far off (3 %). Under the load `text` each event brings a text of 60
+words that came never before, and the bank holds 200 memories of such words.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vedette.domain.event import ENVELOPE, Event
 from vedette.testing.harness import checkout
 
 AGENT = "gauge_keeper"
+KINDS = ("acting", "quiet", "text")
 SOURCE = "bench:line"
 
 AGENT_YAML = """\
@@ -87,6 +90,16 @@ class Judge(Base):
         return json.loads(blob)
 '''
 
+# By how much a reading lies off that has an effect under the load `quiet`: 3 % of them do. In which
+# order they came does not matter, so which ones these are can be said beforehand.
+FAR_OFF = 4.4
+_QUIET_JUDGE_PY = JUDGE_PY.replace(
+    "        return score",
+    f"        self.is_far = abs(value - 20.0) > {FAR_OFF}\n        return score",
+).replace(
+    '(Proposal("mark.write", args),)', '(Proposal("mark.write", args),) if self.is_far else ()'
+)
+
 TOOLS_PY = '''\
 """Appends a mark to the target's file."""
 
@@ -155,6 +168,10 @@ MEMORIES = {
     "new-gauges": "A gauge that was replaced reads two units higher for a day.",
 }
 
+# Of the load `text`: how many words a text has, how many memories are searched for it, how many
+# words there are. The frequent ones are much more frequent, as in any language (Zipf's law).
+TEXT_WORDS, TEXT_MEMORIES, VOCABULARY = 60, 200, 2000
+
 GRANT = """
 gauge_keeper:
   mode: act
@@ -167,21 +184,21 @@ gauge_keeper:
 LIMITS = "    gauge_keeper: {minute: 100000000, hour: 100000000, day: 1000000000}\n"
 
 
-def write_content(root: Path, *, tool: str = "async") -> None:
-    """Write the content folder of the bench fleet: agents, memory and policies."""
+def write_content(root: Path, *, tool: str = "async", kind: str = "acting") -> None:
+    """Write the content folder of the bench fleet for a kind of load: agents, memory, policies."""
     agent = root / "agents" / AGENT
     agent.mkdir(parents=True)
     (agent / "__init__.py").touch()
     (agent / "agent.yaml").write_text(AGENT_YAML)
     (agent / "instruction.md").write_text("Record the mark of every reading.\n")
-    (agent / "judge.py").write_text(JUDGE_PY)
+    (agent / "judge.py").write_text(_QUIET_JUDGE_PY if kind == "quiet" else JUDGE_PY)
     (agent / "tools.py").write_text(TOOLS_PY + TOOL_OF[tool])
     (agent / "agent.py").write_text(AGENT_PY)
     shutil.copy(Path(__file__).with_name("target.py"), agent / "target.py")
     bank = root / "memory" / "bench"
     bank.mkdir(parents=True)
     (bank / "bank.yaml").write_text(BANK_YAML)
-    for name, text in MEMORIES.items():
+    for name, text in (_text_memories() if kind == "text" else MEMORIES).items():
         (bank / f"{name}.md").write_text(MEMORY_MD.format(name=name, text=text))
     _write_policies(root / "policies")
 
@@ -198,13 +215,42 @@ def _write_policies(to: Path) -> None:
     limits.write_text(before + LIMITS + mark + after, encoding="utf-8")
 
 
-def readings(count: int, *, keys: int = 200, size: int = 1000, seed: int = 1) -> Iterator[Event]:
+def readings(
+    count: int, *, keys: int = 200, size: int = 1000, seed: int = 1, kind: str = "acting"
+) -> Iterator[Event]:
     """Yield events of `keys` series, round robin, each with about `size` bytes of data."""
     draw = random.Random(seed)
-    pad = "x" * max(0, size - 40)
     for number in range(count):
-        value = round(draw.gauss(20.0, 2.0), 3)
+        data: dict[str, object] = {"value": round(draw.gauss(20.0, 2.0), 3)}
+        text = _draw_words(draw, TEXT_WORDS) if kind == "text" else ""
+        if text:
+            data["text"] = text
+        data["note"] = "x" * max(0, size - 40 - len(text))
         yield Event(
             SOURCE, f"r{number}", "bench.reading", f"gauge-{number % keys}", None,
-            {"value": value, "note": pad}, vouched=ENVELOPE,
+            data, vouched=ENVELOPE,
         )  # fmt: skip
+
+
+def find_acting(events: Iterable[Event], kind: str) -> set[str]:
+    """Return the ids of the events that are to have an effect, without asking the judge."""
+    return {
+        event.id for event in events if kind != "quiet" or abs(event.data["value"] - 20.0) > FAR_OFF
+    }
+
+
+def _draw_words(draw: random.Random, count: int) -> str:
+    """Return so many words, the n-th of the vocabulary drawn about 1/n as often as the first."""
+    found = (int(VOCABULARY ** draw.random()) for _ in range(count))
+    return " ".join(_word(number) for number in found)
+
+
+def _word(number: int) -> str:
+    """Return a made-up word that a stemmer leaves alone."""
+    letters = "bdfgklmnprtv"
+    return f"{letters[number % 12]}a{letters[number // 12 % 12]}o{letters[number // 144 % 12]}u"
+
+
+def _text_memories() -> dict[str, str]:
+    draw = random.Random(7)
+    return {f"note-{number}": _draw_words(draw, 20) for number in range(TEXT_MEMORIES)}

@@ -93,8 +93,7 @@ async def put_through(
 
 async def measure(folder: Path, load: Load, *, workers: bool) -> Through:
     """Run the bench fleet below `folder` at the load's pace, after two rounds over all keys."""
-    fleet = open_bench_fleet(folder, load)
-    fleet._workers = workers
+    fleet = open_bench_fleet(folder, replace(load, isolated=workers))
     async with fleet:
         warm = replace(load, events=2 * load.keys, rate=0.0)
         await put_through(fleet, marks_file(folder), named("w", warm), warm)

@@ -1,5 +1,8 @@
 """`python -m tests.bench.line`: the whole line, from accept to the durable end of every run.
 
+As it is shipped: agents' code in processes of its own (`--in-process` has it in the engine's). With
+`--matrix` every load on every store, isolated and not (`tests/bench/matrix.py`).
+
 Nothing is switched off: dedupe, recall, the agent's judge, the shipped rules decided and recorded
 for every action, ledger, effect, the effect's outcome. Events go through the intake in batches, as
 a source hands them over, and at most `--in-flight` of them are on their way. The clock runs from
@@ -12,6 +15,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -22,10 +26,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bench_fleet import AGENT, readings, write_content
+import psutil
+from tests.bench.bench_fleet import AGENT, KINDS, find_acting, readings, write_content
 from tests.bench.calibrate import Calibration, calibrate
 from tests.bench.databases import Database, following, own_database, store_plan
 from tests.bench.machine import CpuTimes, described, percentile
+from tests.bench.matrix import run_matrix
 from tests.bench.peers.work import server_cpu
 from tests.bench.profiles import Calls, Samples, sampling
 from tests.bench.spin import spinning
@@ -52,14 +58,17 @@ class Load:
     size: int = 1000
     tool: str = "async"
     store: str = "sqlite"
+    kind: str = "acting"
+    isolated: bool = True
 
 
 @dataclass(slots=True)
 class Measured:
     """One run of the line. Times in ms, CPU in µs per event; `lost` and `repeated` by the target.
 
-    `of_raw` is the share of the raw group commit measured just before and after. `server_us` is
-    what the database server spent beside the line's own CPU; 0 without one.
+    `acting` is how many events were to have an effect. `of_raw` is the share of the raw group
+    commit measured just before and after. `server_us` is what the database server spent beside the
+    line's own CPU; 0 without one.
     """
 
     events_per_s: float
@@ -71,6 +80,7 @@ class Measured:
     groups: int
     group_mean: float
     entries_per_event: float
+    acting: int
     effects: int
     lost: int
     repeated: int
@@ -97,7 +107,9 @@ class Measured:
         wanted = self.load
         pace = f"{wanted.rate:g}/s" if wanted.rate else f"{wanted.in_flight} in flight"
         lines = [
-            f"line on {wanted.store} (full sync): {self.events_per_s:,.0f} durable events/s "
+            f"line on {wanted.store} (full sync), {wanted.kind}, agents' code "
+            f"{'in processes of its own' if wanted.isolated else 'in the engine'}: "
+            f"{self.events_per_s:,.0f} durable events/s "
             f"({wanted.events:,} events in {self.seconds:.2f} s, {pace}, batches of "
             f"{wanted.batch}, {wanted.keys} keys, tool {wanted.tool})",
             f"  CPU      {self.cpu_us:,.0f} us/event ({threads}){server}",
@@ -129,12 +141,14 @@ def open_bench_fleet(folder: Path, load: Load, database: Database | None = None)
     if load.store not in STORES:
         raise SystemExit(f"line: no store {load.store!r}; there are: {', '.join(STORES)}")
     content = folder / "content"
-    write_content(content, tool=load.tool)
+    write_content(content, tool=load.tool, kind=load.kind)
     targets = {"marks": {"kind": "file", "path": str(marks_file(folder))}}
     store = None
     if load.store == "postgresql":
         store = store_plan(folder, database or own_database())
-    return FleetHarness(folder, content=content, targets=targets, store=store)
+    return FleetHarness(
+        folder, content=content, targets=targets, store=store, workers=load.isolated
+    )
 
 
 class Offer:
@@ -192,10 +206,13 @@ class Offer:
                 )
 
 
-def check_all_done(fleet: FleetHarness, events: int) -> None:
-    """Raise AssertionError unless every event ended in a finished run and a done effect."""
+def check_all_done(fleet: FleetHarness, events: int, acting: int | None = None) -> None:
+    """Raise AssertionError unless every event ended in a finished run, and `acting` of them (all
+    unless it is said) in a done effect.
+    """
     counts = fleet.app.store.tables.counts()[AGENT]
-    if counts.get("run.done") == counts.get("effect.done") == events:
+    wanted = events if acting is None else acting
+    if (counts.get("run.done", 0), counts.get("effect.done", 0)) == (events, wanted):
         return
     dead = fleet.entries("run.dead")
     why = fleet.body(dead[0]["seq"]) if dead else "no run is dead"
@@ -247,10 +264,11 @@ async def measure(
     if load.store == "postgresql" and database is None:
         database = own_database()
     server = database.server if database else 0
-    events = list(readings(load.events, keys=load.keys, size=load.size))
-    warm = list(readings(2 * load.keys, keys=load.keys, size=load.size))
+    events = list(readings(load.events, keys=load.keys, size=load.size, kind=load.kind))
+    warm = list(readings(2 * load.keys, keys=load.keys, size=load.size, seed=2, kind=load.kind))
     warm = [Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
             for e in warm]  # fmt: skip
+    acting = find_acting([*warm, *events], load.kind)
     async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app):
         # As `vedette run` does once its fleet is up.
         gc.freeze()
@@ -263,14 +281,17 @@ async def measure(
         groups, items = writer.groups, writer.items
         head = app.store.ledger.last_seq()
         spent = await spend(offer, events, server, profile, writer)
-        check_all_done(fleet, load.events + len(warm))
+        check_all_done(fleet, load.events + len(warm), len(acting))
         groups, items = writer.groups - groups, writer.items - items
         entries = (app.store.ledger.last_seq() - head) / load.events
     first, repeated = happened(marks_file(folder))
     latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
-    # A server that this process started is a child of its own, and counted by itself.
-    children = 0.0 if database else spent.cpu.children
+    acting &= {event.id for event in events}
+    children = spent.cpu.children if load.isolated else 0.0
+    if server and psutil.Process(server).ppid() == os.getpid():
+        # A server that this process started is a child of its own, and counted by itself.
+        children = max(0.0, children - spent.server_s)
     return Measured(
         events_per_s=load.events / spent.seconds,
         cpu_us=(spent.cpu.process + children) * per_event,
@@ -282,8 +303,9 @@ async def measure(
         groups=groups,
         group_mean=items / groups if groups else 0.0,
         entries_per_event=entries,
+        acting=len(acting),
         effects=len(latencies),
-        lost=load.events - len(latencies),
+        lost=len(acting - first.keys()),
         repeated=repeated,
         seconds=spent.seconds,
         load=load,
@@ -317,6 +339,10 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=usual.size, help="bytes of an event's data")
     parser.add_argument("--tool", choices=("async", "thread"), default=usual.tool)
     parser.add_argument("--store", choices=STORES, default=usual.store)
+    parser.add_argument("--kind", choices=KINDS, default=usual.kind, help="what the events ask")
+    parser.add_argument(
+        "--in-process", action="store_true", help="agents' code in the engine's process"
+    )
     parser.add_argument("--url", help="of an empty database; without it a server is started")
     parser.add_argument("--server", type=int, default=0, help="process id of the URL's server")
     parser.add_argument("--repeat", type=int, default=1, help="runs; each is printed")
@@ -326,7 +352,14 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--no-raw", action="store_true", help="leave the calibration out")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--matrix", nargs="?", const="", metavar="WORDS",
+        help="every load, isolated and not, on every store; only cells with these words",
+    )  # fmt: skip
+    parser.add_argument("--against", type=Path, help="with --matrix: another checkout, in turns")
     options = parser.parse_args(argv)
+    if options.against is not None and options.matrix is None:
+        parser.error("--against goes with --matrix")
     if options.url and (options.store != "postgresql" or options.repeat > 1):
         parser.error("--url is one empty database: for one run with --store postgresql")
     return options
@@ -335,9 +368,15 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Print the table (or JSON); 1 if an effect was lost or repeated."""
     options = _options(argv)
+    if options.matrix is not None:
+        print(f"{described()}; {options.events:,} events, {options.repeat} in turn", flush=True)
+        against = options.against and options.against.resolve()
+        for line in run_matrix(options.events, options.repeat, options.matrix, against):
+            print(line, flush=True)
+        return 0
     load = Load(
         options.events, options.in_flight, options.batch, options.rate, options.keys,
-        options.size, options.tool, options.store,
+        options.size, options.tool, options.store, options.kind, not options.in_process,
     )  # fmt: skip
     database = Database(options.url, options.server) if options.url else None
     if not options.json:

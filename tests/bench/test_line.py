@@ -19,6 +19,7 @@ from tests.bench.calibrate import calibrate
 from tests.bench.databases import Database, find_server, following, fresh, store_plan
 from tests.bench.line import Load, Offer, bench, check_all_done, main, measure, open_bench_fleet
 from tests.bench.machine import CpuTimes
+from tests.bench.matrix import make_cells, run_matrix
 from tests.bench.peers.__main__ import BARS, OURS, PEER_SWEEP, Bench, ratios, verdicts
 from tests.bench.peers.environment import LOCK
 from tests.bench.peers.rounds import PEERS, Peer, Round, _round, best, mean, peer_round
@@ -34,7 +35,8 @@ EVENTS = 200
 
 
 async def test_the_line_bench_counts_every_effect(tmp_path: Path) -> None:
-    measured = await measure(tmp_path, Load(events=EVENTS, in_flight=64, batch=256, keys=20))
+    load = Load(events=EVENTS, in_flight=64, batch=256, keys=20, isolated=False)
+    measured = await measure(tmp_path, load)
     assert (measured.effects, measured.lost, measured.repeated) == (EVENTS, 0, 0)
     assert measured.events_per_s > 0
     assert 0 < measured.p50_ms <= measured.p99_ms
@@ -46,6 +48,39 @@ async def test_the_line_bench_counts_every_effect(tmp_path: Path) -> None:
     assert f"{EVENTS:,} by the target's record, 0 lost" in measured.report()
 
 
+async def test_agents_code_is_measured_in_processes_of_its_own(tmp_path: Path) -> None:
+    """As `vedette run` has it: what they cost is counted, in their own line."""
+    measured = await measure(tmp_path, Load(events=40, in_flight=16, keys=5))
+    assert measured.cpu_threads_us["child processes"] > 0
+    assert "agents' code in processes of its own" in measured.report()
+
+
+async def test_a_quiet_load_acts_only_where_a_reading_lies_far_off(tmp_path: Path) -> None:
+    load = Load(events=EVENTS, in_flight=64, keys=10, kind="quiet", isolated=False)
+    measured = await measure(tmp_path, load)
+    assert 0 < measured.acting < EVENTS / 10
+    assert (measured.effects, measured.lost) == (measured.acting, 0)
+
+
+async def test_a_load_of_texts_is_briefed_by_each(tmp_path: Path) -> None:
+    load = Load(events=40, in_flight=8, keys=5, kind="text", isolated=False)
+    texts = {event.data["text"] for event in readings(40, kind="text")}
+    assert len(texts) == 40
+    assert {len(text.split()) for text in texts} == {60}
+    measured = await measure(tmp_path, load)
+    assert (measured.acting, measured.effects) == (40, 40)
+
+
+def test_the_matrix_measures_each_cell_in_turn() -> None:
+    names = [cell.name for cell in make_cells()]
+    assert len(names) == len(set(names)) == 12
+    assert names[0] == "acting, isolated, sqlite"
+    head, row = run_matrix(20, 1, "quiet process sqlite")
+    assert "us CPU/event" in head
+    assert row.startswith("quiet, in process, sqlite")
+    assert float(row.split()[4].replace(",", "")) > 0
+
+
 async def test_a_paced_load_keeps_its_pace(tmp_path: Path) -> None:
     measured = await measure(tmp_path, Load(events=40, rate=100.0, keys=10, tool="thread"))
     assert measured.effects == 40
@@ -53,7 +88,7 @@ async def test_a_paced_load_keeps_its_pace(tmp_path: Path) -> None:
 
 
 async def test_the_line_bench_runs_on_a_postgresql_that_syncs(tmp_path: Path) -> None:
-    load = Load(events=EVENTS, in_flight=64, keys=20, store="postgresql")
+    load = Load(events=EVENTS, in_flight=64, keys=20, store="postgresql", isolated=False)
     with fresh(server()) as database:
         measured = await measure(tmp_path, load, database=database)
         with psycopg.connect(database.url) as looking:
@@ -263,6 +298,7 @@ def test_the_database_server_counts_in_the_mean() -> None:
 
 def test_like_stands_beside_like_first_and_promises_are_held_against_sqlite() -> None:
     speeds = {OURS[0]: 1000.0, "DBOS on PostgreSQL": 50.0, OURS[1]: 3000.0}
+    speeds |= {"DBOS on PostgreSQL, lean": 200.0}
     speeds |= {peer.name: 60.0 for peer in PEERS if not peer.postgres}
     bests = {
         name: Round(name, "line", 16, 100, events_per_s=speed, cpu_us=10.0)
@@ -273,11 +309,11 @@ def test_like_stands_beside_like_first_and_promises_are_held_against_sqlite() ->
     assert lines[1].split()[:5] == ["20.0", "x", "DBOS", "on", "PostgreSQL"]
     start = lines.index(next(line for line in lines if line.startswith(OURS[1])))
     assert lines[start + 1].split()[:5] == ["50.0", "x", "DBOS", "on", "SQLite"]
-    assert {each.value for each in verdicts(bests)} == {60.0, 50.0}
+    assert {each.value for each in verdicts(bests)} == {60.0, 50.0, 15.0}
     assert all(each.met for each in verdicts(bests))
     # A slower line keeps no promise, and neither does one that nothing was measured beside.
-    slow = bests | {OURS[1]: replace(bests[OURS[1]], events_per_s=2400.0)}
-    assert [each.met for each in verdicts(slow)] == [False, False]
+    slow = bests | {OURS[1]: replace(bests[OURS[1]], events_per_s=1400.0)}
+    assert [each.met for each in verdicts(slow)] == [False, False, False, True]
     assert [each.met for each in verdicts({OURS[1]: bests[OURS[1]]})] == [False] * len(BARS)
     assert set(BARS) <= {peer.name for peer in PEERS}
 

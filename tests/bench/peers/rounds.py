@@ -31,8 +31,10 @@ class Peer:
 
 PEERS = (
     Peer("DBOS on PostgreSQL", "run_dbos", ("threads", "tasks"), postgres=True),
+    Peer("DBOS on PostgreSQL, lean", "run_dbos", ("threads-lean", "tasks-lean"), postgres=True),
     Peer("DBOS on SQLite", "run_dbos", ("threads", "tasks", "threads-wal", "tasks-wal")),
     Peer("LangGraph SQLite, sync", "run_langgraph", ("sync", "sync-threads")),
+    Peer("LangGraph SQLite, lean", "run_langgraph", ("sync-lean", "sync-threads-lean")),
     Peer("LangGraph SQLite, exit", "run_langgraph", ("exit", "exit-threads")),
     Peer("ADK Runner on SQLite", "run_adk", ("sqlite", "database")),
 )
