@@ -392,6 +392,8 @@ class Daemon:
         app.metrics.gauge("stops", len(app.services.stops.list_scopes()))
         app.metrics.gauge("parked_keys", app.services.parked_runs.key_count)
         app.metrics.gauge("breakers_open", len(app.services.breakers.list_tripped()))
+        app.metrics.gauge("recall_postings", app.banks.held_postings)
+        app.metrics.gauge("recall_scopes_in_file", app.banks.scopes_in_file)
         runs, octets = app.dispatcher.buffer.credits.total
         app.metrics.gauge("accepted_unfinished", runs)
         app.metrics.gauge("accepted_unfinished_bytes", octets)

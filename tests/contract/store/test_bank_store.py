@@ -13,7 +13,7 @@ from tests.broken_disk import broken_disk
 from vedette.domain.base.errors import BadStore, Permanent, StoreFailed
 from vedette.domain.memory import BankPlan, Candidate, Memory, MemoryState
 from vedette.domain.memory_state import LedgerMemory
-from vedette.store.banks import SqliteBank
+from vedette.store.banks import MAX_POSTINGS, SqliteBank
 from vedette.store.banks.terms import MAX_TERMS, query_terms
 
 NOW = 1_780_000_000_000_000
@@ -50,9 +50,10 @@ def usual() -> list[Memory]:
     return [memory(id, text) for id, text in TEXTS.items()]
 
 
-@pytest.fixture
-def bank(tmp_path: Path) -> Iterator[SqliteBank]:
-    store = SqliteBank(tmp_path / "banks.db")
+@pytest.fixture(params=[MAX_POSTINGS, -1], ids=["held", "in-file"])
+def bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SqliteBank]:
+    """A bank whose scopes are held in memory, and one that has no room for any."""
+    store = SqliteBank(tmp_path / "banks.db", max_postings=request.param)
     yield store
     store.close()
 
@@ -116,6 +117,28 @@ def test_an_expired_memory_is_gone_from_that_instant(bank: SqliteBank) -> None:
     assert bank.recall("harbour", "desk", (), "bridge", NOW, 5) == []
     assert ids(bank.lessons("harbour", "desk", NOW - 1)) == ["until"]
     assert bank.lessons("harbour", "desk", NOW) == []
+
+
+def test_a_scope_that_finds_no_room_is_ranked_in_the_file_and_counted(tmp_path: Path) -> None:
+    bank = SqliteBank(tmp_path / "banks.db", max_postings=40)
+    bank.load([plan(*usual(), memory("key", "The key of the berths lies in the vault.", "vault"))])
+    assert (bank.held_postings, bank.scopes_in_file) == (0, 0)
+    assert ids(bank.recall("harbour", "desk", (), "large berth", NOW, 1)) == ["berth-large"]
+    held = bank.held_postings
+    assert 0 < held <= 40
+    assert ids(bank.recall("harbour", "vault", (), "keys", NOW, 1)) == ["key"]
+    assert (bank.held_postings, bank.scopes_in_file) == (held, 1)
+    bank.close()
+
+
+def test_what_is_held_lets_go_of_a_memory_before_it_is_asked_again(bank: SqliteBank) -> None:
+    """What was taken back is not kept anywhere until somebody happens to ask."""
+    bank.load([plan(*usual())])
+    assert recall(bank, "invoice") == ["invoices"]
+    held = bank.held_postings
+    bank.load([plan(*usual()[:2])])
+    assert bank.held_postings < held or held == 0
+    assert recall(bank, "invoice") == []
 
 
 def test_revisions_follow_the_files(bank: SqliteBank) -> None:

@@ -60,6 +60,8 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "parked_keys": ("gauge", "Keys whose effects wait for a target, or behind one that does", ()),
     "breaker_opened": ("counter", "Targets that were left alone after failures", ("target",)),
     "breakers_open": ("gauge", "Targets that are left alone now", ()),
+    "recall_postings": ("gauge", "Postings of memories that are held in memory", ()),
+    "recall_scopes_in_file": ("gauge", "Scopes of memories ranked in the file, for room", ()),
     "push_requests": ("counter", "Pushed messages by what became of them", ("source", "outcome")),
     "accepted_unfinished": ("gauge", "Runs that intake has credits out for", ()),
     "accepted_unfinished_bytes": ("gauge", "The bytes of their events", ()),

@@ -7,13 +7,16 @@ next start brings it up to date.
 
 Ranking is BM25 over plain postings (k1 = 1.2, b = 0.75; idf and mean length within one scope, so
 that no scope learns anything of another). A memory that is not active has no postings at all.
-The statements are meant to run on PostgreSQL too: no FTS5, no SQLite functions.
+A scope that was asked for is held in memory (`scope_index`) for as long as all that are held have
+`MAX_POSTINGS` together; one more is ranked in the file, by statements that are meant to run on
+PostgreSQL too: no FTS5, no SQLite functions.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,10 +31,13 @@ from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import create_file
 from vedette.domain.memory import BankPlan, Memory
 from vedette.store.banks.candidates import CandidateStore, is_older, migrate
+from vedette.store.banks.scope_index import ScopeIndex
 from vedette.store.banks.statements import COUNT, FIELDS, NOT_EXPIRED, SCHEMA, ranking_query
 from vedette.store.banks.terms import MAX_TERMS, indexed_text, query_terms, stemmer_version, terms
 
 _FORMAT = 2
+# What all scopes that are held in memory may come to: about 60 MB.
+MAX_POSTINGS = 250_000
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
 _MOVE_AWAY = "move the file away; it is built again from memory/ and what people decided"
 
@@ -68,12 +74,16 @@ class SqliteBank(CandidateStore):
     Every method raises StoreFailed where the disk refuses something.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, max_postings: int = MAX_POSTINGS) -> None:
         """Open or create the file (`:memory:` for tests).
 
         Raises BadStore for another format, StoreFailed where the disk refused something.
         """
         self._lock = _FileLock(path)
+        self._max_postings = max_postings
+        # By bank and scope; None for one that is ranked in the file, as it found no room.
+        self._indexes: dict[tuple[str, str], ScopeIndex | None] = {}
+        self._changed: set[tuple[str, str]] = set()
         self._versions: dict[str, int] = {}
         self._plans: dict[str, BankPlan] = {}
         # What a person should know of how it was opened.
@@ -149,6 +159,10 @@ class SqliteBank(CandidateStore):
         wanted = query_terms(text)
         if not wanted or limit < 1:
             return []
+        with self._lock:
+            index = self._find_index(bank, scope)
+            if index is not None:
+                return index.search(wanted, topics, now_us, limit)
         size = next(size for size in _SIZES if size >= len(wanted))
         wanted += wanted[-1:] * (size - len(wanted))
         values: dict[str, Any] = {"b": bank, "s": scope, "now": now_us, "limit": limit}
@@ -161,6 +175,61 @@ class SqliteBank(CandidateStore):
             values |= {"n": count, "mean": mean}
             found = list(self._db.execute(ranking_query(size, len(topics)), values))
         return [_memory(row) for row in found]
+
+    @property
+    def held_postings(self) -> int:
+        """Return how many postings of memories are held in memory."""
+        return sum(index.size for index in list(self._indexes.values()) if index is not None)
+
+    @property
+    def scopes_in_file(self) -> int:
+        """Return how many of the scopes that were asked for are ranked in the file."""
+        return sum(index is None for index in list(self._indexes.values()))
+
+    def _find_index(self, bank: str, scope: str) -> ScopeIndex | None:
+        """Return the index of a scope, brought up to what the file holds; None if it has none."""
+        while self._changed:
+            self._take_up(*next(iter(self._changed)))
+        if (bank, scope) not in self._indexes:
+            self._indexes[bank, scope] = self._build_index(bank, scope)
+        return self._indexes[bank, scope]
+
+    def _build_index(self, bank: str, scope: str) -> ScopeIndex | None:
+        place = bank, scope
+        counted: Any = self._db.execute(
+            "SELECT COUNT(*) FROM post WHERE bank = ? AND scope = ?", place
+        ).fetchone()
+        if self.held_postings + counted[0] > self._max_postings:
+            return None
+        counts: dict[str, dict[str, int]] = {}
+        postings = "SELECT memory_id, term, tf FROM post WHERE bank = ? AND scope = ?"
+        for id, term, tf in self._db.execute(postings, place):
+            counts.setdefault(id, {})[sys.intern(term)] = tf
+        index = ScopeIndex()
+        memories = f"SELECT {FIELDS} FROM memory WHERE bank = ? AND scope = ? AND state = 'active'"
+        for row in self._db.execute(memories, place):
+            memory = _memory(row)
+            index.put(memory, counts.get(memory.id, {}))
+        return index
+
+    def _take_up(self, bank: str, id: str) -> None:
+        """Bring the index of its scope to what the file holds of a memory that was changed."""
+        held = self._find_memory(bank, id)
+        index = None if held is None else self._indexes.get((bank, held[0].scope))
+        if held is not None and held[1] == "active" and index is not None:
+            postings = "SELECT term, tf FROM post WHERE bank = ? AND memory_id = ?"
+            rows = self._db.execute(postings, (bank, id))
+            index.put(held[0], {sys.intern(term): tf for term, tf in rows})
+            if self.held_postings > self._max_postings:
+                self._indexes[bank, held[0].scope] = None
+        self._changed.discard((bank, id))
+
+    def _mark_changed(self, bank: str, id: str) -> None:
+        """Let go of a memory that is being changed; the next recall takes up what then stands."""
+        for (name, _), index in self._indexes.items():
+            if name == bank and index is not None:
+                index.drop(id)
+                self._changed.add((bank, id))
 
     def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
         """Return every active memory of a scope, by id."""
@@ -260,6 +329,7 @@ class SqliteBank(CandidateStore):
             memory.digest, memory.reviewed_by, memory.reviewed_on, memory.expires_us,
             memory.label, memory.trust, length,
         )  # fmt: skip
+        self._mark_changed(bank, id)
         self._unindex(bank, id)
         marks = ",".join("?" * len(row))
         self._db.execute(f"INSERT OR REPLACE INTO memory VALUES ({marks})", row)
@@ -280,6 +350,7 @@ class SqliteBank(CandidateStore):
         self, bank: str, id: str, revision: int, digest: str, version: int, state: str = "retired"
     ) -> None:
         """Keep a memory from recall: `retired` if its file is gone, else `off`."""
+        self._mark_changed(bank, id)
         self._unindex(bank, id)
         self._db.execute(
             "UPDATE memory SET state = ?, revision = ? WHERE bank = ? AND id = ?",

@@ -55,6 +55,9 @@ class CandidateStore:
     def _find_memory(self, bank: str, id: str) -> tuple[Memory, str] | None:
         raise NotImplementedError
 
+    def _mark_changed(self, bank: str, id: str) -> None:
+        raise NotImplementedError
+
     # --- candidates -------------------------------------------------------------------------
 
     def find_refusal(self, bank: str, scope: str, agent: str | None) -> str:
@@ -159,6 +162,7 @@ class CandidateStore:
     def _delete_candidates(self, gone: Sequence[tuple[str, str, str | None]]) -> None:
         """Delete candidates and, of those that were promoted, the memories; bring others back."""
         for bank, id, _ in gone:
+            self._mark_changed(bank, id)
             held = self._find_memory(bank, id)
             if held is not None:
                 memory, state = held
@@ -277,6 +281,7 @@ class CandidateStore:
             (keeps_us, plan.name),
         ).fetchall()
         for id, ends_us in promoted:
+            self._mark_changed(plan.name, str(id))
             for table, column in (("memory", "id"), ("post", "memory_id")):
                 self._db.execute(
                     f"UPDATE {table} SET expires_us = ? WHERE bank = ? AND {column} = ?",
