@@ -36,6 +36,11 @@ FINAL_STATES: frozenset[EffectState] = frozenset({"done", "failed", "cancelled"}
 OPEN_STATES: frozenset[EffectState] = frozenset({"intended", "started", "unknown"})
 
 
+# For how long a permit to start a call holds: whoever makes the call later asks again. It outlives
+# a stop by no more, so a stop is waited for that much longer.
+PERMIT_LIFE_US = 100_000
+
+
 def state_after(kind: str) -> EffectState:
     """Return the state that an entry `effect.*` says an effect is in from then on.
 

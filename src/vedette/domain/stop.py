@@ -40,7 +40,7 @@ class StopState(Struct):
     """The state of all stops. `epoch` grows with every change; older steps are refused.
 
     `timed_stops` are those that lift themselves. A stop is *pending* between its announcement and
-    its commit: no call that it concerns starts any more, but decisions see it only after the
+    its commit: no call that it concerns is permitted any more, but decisions see it only after the
     commit. `unrecorded` are stops that could not be committed yet; decisions see those.
     `last_lift_seq` is the last entry that lifted a stop as far as this process has heard.
     """

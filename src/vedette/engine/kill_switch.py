@@ -9,13 +9,16 @@ be recorded is kept in this process and written as soon as the store takes write
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 from orjson import loads
 
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.base.fleet_clock import JUMP_US
+from vedette.domain.effect import PERMIT_LIFE_US
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.stop import StopScope, UnrecordedStop
@@ -34,10 +37,11 @@ async def set_stop(
     durable; else why it is not: then it holds in this process, and `record_stops` records it.
     A stop that cannot be recorded is never lifted before it is. Raises StoreFailed for a lift.
 
-    No call starts from the moment on which a stop is announced, before it is durable: whoever is
-    told that it stands will see none start that had its leave a moment earlier.
+    No call is permitted from the moment on which a stop is announced, before it is durable. What
+    was permitted just before starts within `PERMIT_LIFE_US` or not at all, and that is waited for:
+    whoever is told that a stop stands will see no call start.
     """
-    ordered_us = services.clock.now_us()
+    ordered_us, failure = services.clock.now_us(), None
     if on:
         services.stops.announce(scope)
     else:
@@ -51,13 +55,15 @@ async def set_stop(
     except StoreFailed as error:
         if not on:
             raise
-        services.stops.unrecorded[scope] = UnrecordedStop(draft, command, str(error), ordered_us)
-        return str(error)
+        failure = str(error)
+        services.stops.unrecorded[scope] = UnrecordedStop(draft, command, failure, ordered_us)
     finally:
         if on:
             services.stops.withdraw(scope)
             services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
-    return None
+    if on:
+        await asyncio.sleep(PERMIT_LIFE_US / MICROS)
+    return failure
 
 
 async def record_stops(services: Services) -> None:

@@ -166,6 +166,7 @@ async def test_a_stop_that_is_recorded_late_gives_way_to_a_resume_that_came_afte
             clock.advance(minutes * MINUTE_US)
             await lift()
         store.commands.stop = stop
+        clock.advance(MINUTE_US)  # by when it is tried again, however often it was while away
         stops = fleet.app.services.stops
         await wait_until(lambda: not stops.unrecorded and (stands or not stops.list_scopes()))
         await fleet.wait_until_idle()

@@ -21,10 +21,12 @@ random_bytes = os.urandom
 uniform = random.uniform
 
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def boot_us() -> int:
     """Return the machine's clock that never goes back and, where there is one, counts its sleep."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1000
+    return time.clock_gettime_ns(_BOOT_CLOCK) // 1000
 
 
 def program_environment() -> dict[str, str]:

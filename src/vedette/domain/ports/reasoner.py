@@ -106,8 +106,8 @@ class ToolExecutor(Protocol):
     ) -> Outcome | None:
         """Call the tool once. Never raises for what the target did: that is an Outcome.
 
-        `may_start` is asked immediately before the call, wherever it runs; on no, the call is not
-        made and None is returned.
+        `may_start` is asked before the call, wherever it runs, and at most `PERMIT_LIFE_US` before
+        it; on no, the call is not made and None is returned.
         """
         ...
 

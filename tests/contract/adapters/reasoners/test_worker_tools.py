@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import pytest
 from msgspec.structs import replace
 from tests.workers import alive, until
 
+from vedette.adapters.reasoners.workers import tool_client
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.adapters.reasoners.workers.tool_client import MAX_HUNG, WorkerTools
 from vedette.config.reach import Reach
 from vedette.domain.agent import ResourceLimits
-from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.effect import PERMIT_LIFE_US, Call, Outcome, RowWrite
 from vedette.domain.tool import SettlementMode, Tool
 
 TOOLS_PY = """\
@@ -72,6 +73,8 @@ def act(call):
 async def act_async(call):
     if call.args.get("do") == "hang":
         await asyncio.sleep(60)
+    elif call.args.get("do") == "block":
+        time.sleep(0.7)
     return act(call)
 
 
@@ -199,6 +202,113 @@ async def test_it_is_asked_immediately_before_the_call(there: There) -> None:
     outcomes = await asyncio.gather(*(there.tools.perform(a_tool(), call, at) for call in calls))
     assert {outcome.state for outcome in outcomes if outcome} == {"done"}
     assert max(requests) - min(requests) >= 0.3
+
+
+@asynccontextmanager
+async def frozen(there: There) -> AsyncIterator[None]:
+    """Keep the worker from running, once it is ready."""
+    assert await there.tools.perform(a_tool(), there.call("first"), yes) is not None
+    pid = there.pool.worker_pids["worker", "hands"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_permit_that_grew_old_on_its_way_is_asked_for_again(there: There) -> None:
+    """It goes with the call; what was changed meanwhile holds for a call that has not begun."""
+    permits = [True]
+    asked: list[bool] = []
+
+    def may_start() -> bool:
+        asked.append(permits[-1])
+        return permits[-1]
+
+    async with frozen(there):
+        made = asyncio.create_task(there.tools.perform(a_tool(), there.call(), may_start))
+        await until(lambda: asked == [True])
+        permits.append(False)
+        await asyncio.sleep(2 * PERMIT_LIFE_US / 1e6)
+    assert await made is None
+    assert asked == [True, False]
+    assert there.count("entered") == 0
+
+
+@pytest.mark.parametrize("settles", ["none", "queryable", "idempotent"])
+async def test_a_call_that_was_permitted_and_not_begun_is_made_by_the_next_worker(
+    there: There, settles: SettlementMode
+) -> None:
+    """It had come to the worker that died; the target has seen nothing of it."""
+    asked: list[float] = []
+
+    def may_start() -> bool:
+        asked.append(time.monotonic())
+        return True
+
+    async with frozen(there):
+        made = asyncio.create_task(there.tools.perform(a_tool(settles), there.call(), may_start))
+        await until(lambda: len(asked) == 1)
+        os.kill(there.pid, signal.SIGKILL)
+        assert await made == DONE
+    assert len(asked) == 2, "and whether it may start is asked again"
+    assert there.count("entered") == 1
+
+
+async def test_an_engine_whose_turns_take_long_is_not_asked_for_ever(there: There) -> None:
+    """A permit's age counts from when it was given, not from when somebody asked for it."""
+    asked: list[float] = []
+
+    def may_start() -> bool:
+        asked.append(time.monotonic())
+        return True
+
+    made = asyncio.create_task(there.tools.perform(a_tool(), there.call(), may_start))
+    end = time.monotonic() + 20
+    while not made.done() and time.monotonic() < end:
+        time.sleep(1.5 * PERMIT_LIFE_US / 1e6)  # noqa: ASYNC251 (a turn of the loop that takes long)
+        await asyncio.sleep(0)
+    assert made.done()
+    assert await made == DONE
+    assert len(asked) <= 2
+
+
+async def test_a_call_that_waits_behind_one_that_holds_the_loop_ends_no_worker(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is permitted, and has not begun: its own time has not either."""
+    monkeypatch.setattr(tool_client, "_GRACE_S", 0.1)
+    long, short = there.call("long", do="block"), there.call("short", timeout_us=SHORT_US)
+    tool = a_tool(function="act_async")
+    assert await there.tools.perform(tool, there.call(), yes) == DONE
+    outcomes = await asyncio.gather(
+        *(there.tools.perform(tool, call, yes) for call in (long, short))
+    )
+    assert [one and one.state for one in outcomes] == ["done", "done"]
+    assert there.deaths == []
+
+
+async def test_a_declaration_is_sent_once_though_it_is_made_anew_for_each_question(
+    there: There,
+) -> None:
+    """So it is with what is asked to verify: an equal tool for every call of it."""
+    await there.tools.perform(a_tool(), there.call(), yes)
+    handle = there.tools._handle("worker")
+    for _ in range(20):
+        await there.tools.query(a_tool(), there.call())
+    assert (len(handle._slots), len(handle._tools)) == (1, 1)
+
+
+async def test_what_is_cancelled_before_it_came_to_its_worker_is_answered(there: There) -> None:
+    await there.tools.perform(a_tool(), there.call("first"), yes)
+    made = asyncio.create_task(there.tools.perform(a_tool(), there.call(), yes))
+    await asyncio.sleep(0)
+    made.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await made
+    await until(lambda: not there.tools._handle("worker").pending)
+    assert there.deaths == []
 
 
 async def test_an_error_in_may_start_makes_no_call(there: There) -> None:

@@ -16,11 +16,15 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 _PROGRESS = struct.Struct("<QQ")
-PROGRESS_BYTES = _PROGRESS.size
+# The last call that began, of all whose number has the same remainder by `_BEGUN_SLOTS`.
+_BEGUN_SLOTS = 64
+_BEGUN_TABLE = struct.Struct(f"={_BEGUN_SLOTS}Q")
+PROGRESS_BYTES = _PROGRESS.size + _BEGUN_TABLE.size
 _PR_SET_PDEATHSIG = 1
 _DEFAULT_DATA_BYTES = 64 * 1024 * 1024
 # How many threads a worker may have: what numpy and a pool of calls start is far below.
@@ -36,6 +40,9 @@ class ProgressRecord:
 
     def __init__(self, fd: int) -> None:
         self._shared = mmap.mmap(fd, PROGRESS_BYTES)
+        self._lock = threading.Lock()
+        # Each slot is written by one store of eight bytes: `pack_into` would clear it before.
+        self._begun = memoryview(self._shared)[_PROGRESS.size :].cast("Q")
         self._step = 0
 
     def begin(self, number: int) -> None:
@@ -48,14 +55,32 @@ class ProgressRecord:
         self._step += 1
         _PROGRESS.pack_into(self._shared, 0, number, self._step)
 
+    def begin_call(self, number: int) -> None:
+        """Write down that a tool's call begins: what is not written here has not begun."""
+        slot = number % _BEGUN_SLOTS
+        with self._lock:
+            self._begun[slot] = max(number, self._begun[slot])
+
 
 def read_progress(fd: int) -> tuple[int, int]:
     """Return (question, step) of a worker's progress file.
 
     Read, not mapped: a worker that cuts the file short must not crash the engine.
     """
-    data = os.pread(fd, PROGRESS_BYTES, 0)
-    return _PROGRESS.unpack(data) if len(data) == PROGRESS_BYTES else (0, 0)
+    data = os.pread(fd, _PROGRESS.size, 0)
+    return _PROGRESS.unpack(data) if len(data) == _PROGRESS.size else (0, 0)
+
+
+def read_begun_calls(fd: int | None) -> Callable[[int], bool]:
+    """Return what says, by a worker's progress file, whether a call may have begun there.
+
+    Without a file, and where it does not tell any more, each may have.
+    """
+    data = b"" if fd is None else os.pread(fd, _BEGUN_TABLE.size, _PROGRESS.size)
+    if len(data) != _BEGUN_TABLE.size:
+        return lambda number: True
+    table = _BEGUN_TABLE.unpack(data)
+    return lambda number: table[number % _BEGUN_SLOTS] >= number
 
 
 def confine(memory: int) -> None:

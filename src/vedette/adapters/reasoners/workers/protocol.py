@@ -25,7 +25,7 @@ from vedette.domain.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)
-PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT = range(8, 16)
+PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT, TOOL, PERMITS = range(8, 18)
 # What a worker answers.
 DONE, FAILED, NEEDS_STATE, PERMIT_QUERY, PONG, NAME_QUERY = range(64, 70)
 

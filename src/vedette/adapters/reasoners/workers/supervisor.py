@@ -246,12 +246,14 @@ class WorkerPool:
                 handle.started_at = 0.0
             self._on_worker_exit(message["ended"], message["how"], charge=entered)
 
-    def _on_worker_exit(self, worker: int, reason: str, *, charge: bool = True) -> None:
+    def _on_worker_exit(
+        self, worker: int, reason: str, *, charge: bool = True, reaped: bool = True
+    ) -> None:
         self._scratch.remove(worker)
         handle = self._handles.pop(worker, None)
         if handle is None:
             return
-        why = handle.on_exit(reason, charge=charge)
+        why = handle.on_exit(reason, charge=charge, reaped=reaped)
         if why:
             self.on_worker_lost(handle.agent, handle.kind, why)
 
@@ -276,7 +278,7 @@ class WorkerPool:
         charge, self._is_ready, self._waits_for_lock = self._is_ready, False, False
         for worker in list(self._handles):
             self._on_worker_exit(
-                worker, "ended with the process that had started it", charge=charge
+                worker, "ended with the process that had started it", charge=charge, reaped=False
             )
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vedette.adapters.reasoners.workers import protocol
+from vedette.adapters.reasoners.workers.confinement import read_begun_calls
 from vedette.adapters.reasoners.workers.frames import MAX_FRAME_BYTES, BadFrame, Frame, pack_frame
 from vedette.adapters.reasoners.workers.pending_call import PendingCall, WorkerLost
 from vedette.adapters.reasoners.workers.plain_data import read_plain
@@ -19,7 +20,7 @@ from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.adapters.reasoners.workers.worker_start import Pool
 from vedette.config.reach import Reach
 from vedette.domain.agent import ResourceLimits
-from vedette.domain.base import failpoint
+from vedette.domain.base import failpoint, machine
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
 
@@ -31,6 +32,8 @@ _GRACE_S = 2.0
 _PING_S = 1.0
 # With this many calls of an agent that outlived their time, its worker is ended, and they with it.
 MAX_HUNG = 16
+# Calls of an agent beyond these may find no thread free in its worker: half of them may hang.
+_MOST_SENT = 16
 # How often a call that was not begun is sent to another worker.
 _LOSSES = 3
 
@@ -84,8 +87,9 @@ class WorkerTools:
     ) -> Outcome | None:
         """Call the tool once; None if it may not start.
 
-        The worker asks `may_start` immediately before the call, and again if the answer took
-        long. If the worker dies, the outcome of a call that was permitted is `unknown`.
+        A permit that goes with the call holds for `PERMIT_LIFE_US`. Later, and where none went with
+        it, the worker asks `may_start` immediately before the call, and again if the answer took
+        long. If the worker dies, the outcome of a call that it had begun is `unknown`.
         """
         return await self._handle(call.agent).call(protocol.PERFORM, tool, call, may_start)
 
@@ -98,7 +102,10 @@ class WorkerTools:
 
 
 class _PendingToolCall(PendingCall):
-    """A call that was sent to a worker. `permitted_at` is when it was permitted, 0.0 before."""
+    """A call that was sent to a worker. `permitted_at` is when it was permitted, 0.0 before.
+
+    It has begun only if the worker wrote that down (`ProgressRecord.begin_call`).
+    """
 
     __slots__ = ("losses", "may_start", "permitted_at", "seconds")
 
@@ -138,6 +145,13 @@ class _ToolHandle(WorkerHandle):
         self._hung_count = 0
         self._pinged_at = 0.0
         self._silent_since = 0.0
+        # The declarations that the worker has, and the number of each; and by the id of a tool,
+        # which is kept so that no other may get it.
+        self._slots: dict[bytes, int] = {}
+        self._tools: dict[int, tuple[Tool, int]] = {}
+        # Calls to be sent whose permits are to go with them, and calls that the worker asks about.
+        self._unpermitted: list[_PendingToolCall] = []
+        self._asked: list[_PendingToolCall] = []
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -148,11 +162,12 @@ class _ToolHandle(WorkerHandle):
     def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         self._end_stale()
         known = None if row is None else dict(row)
-        payload = protocol.pack((protocol.tool_to_tuple(tool), protocol.call_to_tuple(call), known))
+        fields = protocol.call_to_tuple(call)
         number = self.next_number()
         pending = PendingCall(
-            number, protocol.ROWS, call.key, lambda: pack_frame(number, protocol.ROWS, payload)
-        )
+            number, protocol.ROWS, call.key,
+            lambda: self._call_frame(number, protocol.ROWS, tool, fields, known),
+        )  # fmt: skip
         self.submit(pending)
         self.wait_for(pending, ROWS_S if self.is_ready else _ROWS_START_S)
         rows: list[RowWrite] = pending.future.result()
@@ -165,12 +180,16 @@ class _ToolHandle(WorkerHandle):
             what = f"not called: {MAX_HUNG} or more calls of {self.agent} have not come back"
             return Outcome("retry" if kind == protocol.PERFORM else "unknown", error=what)
         self._end_stale()
-        payload = protocol.pack((protocol.tool_to_tuple(tool), protocol.call_to_tuple(call)))
+        fields = protocol.call_to_tuple(call)
         number = self.next_number()
         pending = _PendingToolCall(
-            number, kind, call, lambda: pack_frame(number, kind, payload), may_start
+            number, kind, call, lambda: self._call_frame(number, kind, tool, fields), may_start
         )
+        has_room = len(self.pending) < _MOST_SENT and self.is_ready and self._socket is not None
         self.submit(pending)
+        # A call that may have to wait there for a thread is permitted when it has one.
+        if kind == protocol.PERFORM and has_room:
+            self._unpermitted.append(pending)
         try:
             outcome: Outcome | None = await pending.future
         except asyncio.CancelledError:
@@ -179,13 +198,68 @@ class _ToolHandle(WorkerHandle):
             raise
         return outcome
 
+    def _call_frame(
+        self,
+        number: int,
+        kind: int,
+        tool: Tool,
+        fields: tuple[Any, ...],
+        row: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Return a call's frame, after its tool's declaration if the worker does not have it."""
+        known = self._tools.get(id(tool))
+        if known is not None:
+            return pack_frame(number, kind, protocol.pack((known[1], fields, row)))
+        declared = protocol.pack(protocol.tool_to_tuple(tool))
+        slot = self._slots.get(declared, len(self._slots))
+        frame = pack_frame(number, kind, protocol.pack((slot, fields, row)))
+        # An equal one may be there: what is asked to verify is made anew for each question.
+        if slot < len(self._slots):
+            return frame
+        self._slots[declared], self._tools[id(tool)] = slot, (tool, slot)
+        return pack_frame(0, protocol.TOOL, protocol.pack((slot, declared))) + frame
+
+    def _flush(self) -> None:
+        """Send what is to be sent, and with calls the permits to start them: as late as it can."""
+        if self._socket is not None:
+            self._send_permits()
+        super()._flush()
+
+    def _send_permits(self) -> None:
+        sent, self._unpermitted = self._unpermitted, []
+        asked, self._asked = self._asked, []
+        granted_us = machine.boot_us()
+        permitted = [call.number for call in sent if self._permit(call)]
+        if permitted:
+            # Before the calls: each finds its permit there.
+            permits = protocol.pack((granted_us, permitted))
+            self._outgoing.insert(0, pack_frame(0, protocol.PERMITS, permits))
+        for call in asked:
+            answer = protocol.pack((granted_us, self._permit(call)))
+            self._outgoing.append(pack_frame(call.number, protocol.PERMIT, answer))
+
+    def _permit(self, call: _PendingToolCall) -> bool:
+        """Say whether a call may start, and note it; what keeps it from that fails it."""
+        may = False
+        # Of a call that was begun nobody asks again, but for a worker that slept over the answer.
+        if not call.future.done():
+            try:
+                may = call.may_start()
+            except Exception as error:
+                call.fail(error)
+        call.permitted_at = time.monotonic() if may else 0.0
+        if may:
+            failpoint.hit_failpoint("call:before")
+        return may
+
     def _end_stale(self) -> None:
         """End a worker that was started before a folder of its targets was made or replaced.
 
         What a process may reach is bound to what there was when it entered its box.
         """
-        changed = any(_folder_id(path) != known for path, known in self._folder_ids.items())
-        if changed and self.worker_number and not self.pending:
+        if self.pending or not self.worker_number:
+            return
+        if any(_folder_id(path) != known for path, known in self._folder_ids.items()):
             self.kill("was born before its target's folder", charge=False, quiet=True)
 
     # --- as a worker handle -----------------------------------------------------------------
@@ -193,6 +267,7 @@ class _ToolHandle(WorkerHandle):
     def reset(self) -> None:
         self._hung_count = 0
         self._pinged_at = self._silent_since = 0.0
+        self._tools, self._slots, self._unpermitted, self._asked = {}, {}, [], []
 
     def make_message(self) -> bytes:
         folder, release, limits = self._code_of(self.agent)
@@ -236,7 +311,8 @@ class _ToolHandle(WorkerHandle):
 
     def on_answer(self, frame: Frame, call: PendingCall) -> None:
         if frame.kind == protocol.PERMIT_QUERY and isinstance(call, _PendingToolCall):
-            self._answer_permit(call)
+            self._asked.append(call)
+            self._schedule_flush()
             return
         self.remove(call)
         if isinstance(call, _PendingToolCall) and call.permitted_at:
@@ -256,24 +332,12 @@ class _ToolHandle(WorkerHandle):
         except BadFrame as error:
             call.fail(Raised(f"what the tool answered is no answer: {error}"))
 
-    def _answer_permit(self, call: _PendingToolCall) -> None:
-        """Answer a worker that is about to make a call."""
-        yes = False
-        # Of a call that was begun nobody asks again, but for a worker that slept over the answer.
-        if not call.future.done():
-            try:
-                yes = call.may_start()
-            except Exception as error:
-                call.fail(error)
-        call.permitted_at = time.monotonic() if yes else 0.0
-        if yes:
-            failpoint.hit_failpoint("call:before")
-        self.send(pack_frame(call.number, protocol.PERMIT, b"y" if yes else b"n"))
-
     def _resolve_call(self, call: PendingCall, outcome: Outcome | None) -> None:
         is_unknown = outcome is not None and outcome.state == "unknown"
         if is_unknown and isinstance(call, _PendingToolCall) and call.permitted_at:
-            self._hung_count += time.monotonic() - call.permitted_at >= call.seconds
+            is_over = time.monotonic() - call.permitted_at >= call.seconds
+            # One that waited for an earlier call of its key has not begun, and hangs nowhere.
+            self._hung_count += is_over and read_begun_calls(self._progress_fd)(call.number)
         call.resolve(outcome)
         self._end_hung()
 
@@ -308,20 +372,28 @@ class _ToolHandle(WorkerHandle):
 
     def _on_lost_call(self, call: _PendingToolCall, what: str, *, charged: bool) -> None:
         call.losses += charged
-        if call.permitted_at:
+        if call.permitted_at and self._has_begun(call.number):
             del self.pending[call.number]
             call.resolve(Outcome("unknown", error=what))
-        elif call.losses >= _LOSSES:
+            return
+        call.permitted_at = 0.0
+        if call.losses >= _LOSSES:
             del self.pending[call.number]
             call.resolve(Outcome("retry", error=f"not called: {what}"))
 
     def overdue_reason(self, now: float) -> str:
         """A worker says itself that a call is over; one that does not has lost its loop."""
-        permitted = [
-            a for a in self.pending.values() if isinstance(a, _PendingToolCall) and a.permitted_at
+        overdue = [
+            call
+            for call in self.pending.values()
+            if isinstance(call, _PendingToolCall)
+            and call.permitted_at
+            and now - call.permitted_at > call.seconds + _GRACE_S
         ]
-        for call in permitted:
-            if now - call.permitted_at > call.seconds + _GRACE_S:
+        has_begun = read_begun_calls(self._progress_fd) if overdue else None
+        for call in overdue:
+            # One that has not begun waits for the worker's loop or a thread: others hang, not it.
+            if has_begun is not None and has_begun(call.number):
                 return f"did not end a call that took longer than {call.seconds:g} s"
         if self._silent_since and now - self._silent_since > self.seconds:
             return f"did not answer for {self.seconds:g} s"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -20,11 +19,10 @@ from vedette.adapters.reasoners.workers.frames import UNBOUNDED, Frame, FrameDec
 from vedette.adapters.reasoners.workers.name_resolution import NameResolver
 from vedette.adapters.reasoners.workers.plain_data import pack_plain
 from vedette.adapters.reasoners.workers.reasoner_worker import pack_answer, pack_failure
-from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.base import machine
+from vedette.domain.effect import PERMIT_LIFE_US, Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
 
-# A permit older than this is requested again: what it rests on may have changed while we slept.
-_PERMIT_LIFE_S = 0.25
 _READ = 262144
 
 
@@ -70,6 +68,7 @@ class _Permit:
     def __init__(self) -> None:
         self.event = threading.Event()
         self.is_granted = False
+        self.granted_us = 0
 
 
 class _ToolWorker:
@@ -85,6 +84,10 @@ class _ToolWorker:
         self._permits: dict[int, _Permit] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._end_event = asyncio.Event()
+        self._declared: dict[int, Tool] = {}
+        self._outgoing: list[bytes] = []
+        # When permits were granted that came with calls (`boot_us`), by the calls' numbers.
+        self._sent_permits: dict[int, int] = {}
         self.names = NameResolver(self._send_name_query)
 
     async def serve(self) -> None:
@@ -98,13 +101,20 @@ class _ToolWorker:
     def _read_frames(self, loop: asyncio.AbstractEventLoop) -> None:
         frames = FrameDecoder(UNBOUNDED)
         while data := self._receive():
+            requests = []
             for frame in frames.feed(data):
                 if frame.kind == protocol.PERMIT:
                     self._grant(frame)
+                elif frame.kind == protocol.PERMITS:
+                    granted_us, numbers = protocol.read(frame.plain)
+                    self._sent_permits.update(dict.fromkeys(numbers, granted_us))
                 elif frame.kind == protocol.NAME_ANSWER:
                     self.names.set_addresses(*protocol.read(frame.plain))
                 else:
-                    loop.call_soon_threadsafe(self._handle_frame, frame)
+                    requests.append(frame)
+            if requests:
+                loop.call_soon_threadsafe(self._handle_frames, requests)
+        self._sent_permits.clear()
         for permit in list(self._permits.values()):
             permit.event.set()  # nobody is there to permit anything: no
         loop.call_soon_threadsafe(self._end_event.set)
@@ -126,6 +136,10 @@ class _ToolWorker:
 
     # --- on the loop ------------------------------------------------------------------------
 
+    def _handle_frames(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            self._handle_frame(frame)
+
     def _handle_frame(self, frame: Frame) -> None:
         number, kind = frame.number, frame.kind
         if kind == protocol.PING:
@@ -134,13 +148,22 @@ class _ToolWorker:
             task = self._tasks.get(number)
             if task is not None:
                 task.cancel()
+        elif kind == protocol.TOOL:
+            slot, declared = protocol.read(frame.plain)
+            self._declared[slot] = Tool(*protocol.read(declared))
         elif kind in (protocol.MAKE, protocol.ROWS):
             self._progress.begin(number)
             self._answer(self._answer_now(number, kind, frame.plain))
         else:
             task = asyncio.ensure_future(self._run_call(number, kind, frame.plain))
             self._tasks[number] = task
-            task.add_done_callback(lambda _: self._tasks.pop(number, None))
+            task.add_done_callback(lambda task: self._end_call(number, task))
+
+    def _end_call(self, number: int, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(number, None)
+        self._sent_permits.pop(number, None)
+        if task.cancelled():  # before its first step: it has answered nothing
+            self._answer(pack_failure(number, asyncio.CancelledError()))
 
     def _answer_now(self, number: int, kind: int, plain: bytes) -> bytes:
         try:
@@ -149,16 +172,16 @@ class _ToolWorker:
                 self._tools = self._make(self._agent, *payload)
                 self._tools.load(self._agent)
                 return pack_frame(number, protocol.DONE)
-            tool, call, row = payload
-            rows = self._tools.compute_rows(Tool(*tool), Call(*call), row)
+            slot, call, row = payload
+            rows = self._tools.compute_rows(self._declared[slot], Call(*call), row)
             return pack_answer(number, protocol.pack_rows(rows))
         except BaseException as error:
             return pack_failure(number, error)
 
     async def _run_call(self, number: int, kind: int, plain: bytes) -> None:
         try:
-            tool_fields, call_fields = protocol.read(plain)
-            tool, call = Tool(*tool_fields), Call(*call_fields)
+            slot, fields, _ = protocol.read(plain)
+            tool, call = self._declared[slot], Call(*fields)
             if kind == protocol.PERFORM:
                 outcome = await self._tools.perform(tool, call, lambda: self._may_start(number))
             else:
@@ -168,7 +191,15 @@ class _ToolWorker:
             answer = pack_failure(number, error)
         except BaseException as error:
             answer = pack_failure(number, error)
-        self._answer(answer)
+        self._outgoing.append(answer)
+        if len(self._outgoing) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send the answers that came in one turn of the loop together."""
+        answers = b"".join(self._outgoing)
+        self._outgoing.clear()
+        self._answer(answers)
 
     def _send_name_query(self, host: str) -> None:
         self._answer(pack_frame(0, protocol.NAME_QUERY, pack_plain(host)))
@@ -176,21 +207,36 @@ class _ToolWorker:
     # --- the permit -------------------------------------------------------------------------
 
     def _may_start(self, number: int) -> bool:
-        """Ask the engine, immediately before the call; on the thread that makes it."""
+        """Say whether a call may start, immediately before it; on the thread that makes it.
+
+        Where no permit came with it, or one that holds no more, the engine is asked. The clock is
+        one for all processes of a machine.
+        """
+        granted_us = self._sent_permits.pop(number, None)
+        if granted_us is not None and _is_recent(granted_us):
+            self._progress.begin_call(number)
+            return True
         while True:
             permit = self._permits[number] = _Permit()
-            requested_at = time.monotonic()
             try:
                 self._send(pack_frame(number, protocol.PERMIT_QUERY))
             except OSError:
                 return False
             permit.event.wait()
             del self._permits[number]
-            if not permit.is_granted or time.monotonic() - requested_at < _PERMIT_LIFE_S:
-                return permit.is_granted
+            if not permit.is_granted:
+                return False
+            if _is_recent(permit.granted_us):
+                self._progress.begin_call(number)
+                return True
 
     def _grant(self, frame: Frame) -> None:
         permit = self._permits.get(frame.number)
         if permit is not None:
-            permit.is_granted = frame.plain == b"y"
+            permit.granted_us, permit.is_granted = protocol.read(frame.plain)
             permit.event.set()
+
+
+def _is_recent(granted_us: int) -> bool:
+    """Say whether a permit still holds."""
+    return 0 <= machine.boot_us() - granted_us < PERMIT_LIFE_US

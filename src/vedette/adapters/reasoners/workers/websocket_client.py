@@ -223,7 +223,7 @@ class _JudgeProcess:
     def on_started(self, pid: int) -> None:
         self.pid = pid
 
-    def on_exit(self, reason: str, *, charge: bool = True) -> str:
+    def on_exit(self, reason: str, *, charge: bool = True, reaped: bool = True) -> str:
         self.charge = charge
         if not self.exit_reason.done():
             self.exit_reason.set_result(reason)

@@ -19,6 +19,7 @@ from typing import Any
 from vedette.adapters.reasoners.workers import protocol, worker_start
 from vedette.adapters.reasoners.workers.confinement import (
     MOST_THREADS,
+    read_begun_calls,
     read_progress,
     resident_bytes,
     thread_count,
@@ -72,6 +73,8 @@ class WorkerHandle:
         self._flush_pending = False
         self._has_writer = False
         self._last_progress: tuple[int, int] = (0, 0)
+        # What the worker that ended last wrote down of the calls that it began.
+        self._has_begun: Callable[[int], bool] = lambda number: True
         self._progress_at = 0.0
         self._waiting_since = 0.0  # since when a call has waited for a worker to start
         self._start_error = ""  # why the last one could not be forked
@@ -143,6 +146,9 @@ class WorkerHandle:
         if self._socket is None:
             return
         self._outgoing.append(data)
+        self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
         if not self._flush_pending:
             self._flush_pending = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -358,8 +364,11 @@ class WorkerHandle:
             self._socket.close()
             self._socket = None
 
-    def on_exit(self, reason: str, *, charge: bool = True) -> str:
-        """The worker is dead. Settle its affairs; return why it died, empty if that is quiet."""
+    def on_exit(self, reason: str, *, charge: bool = True, reaped: bool = True) -> str:
+        """The worker is dead. Settle its affairs; return why it died, empty if that is quiet.
+
+        Unless it was `reaped` it may write for a moment yet, so all its calls count as begun.
+        """
         if not self._kill_reason:
             self.read()
         self._disconnect()
@@ -371,6 +380,7 @@ class WorkerHandle:
             else -1
         )
         culprit = self._find_culprit(at) if at >= 0 else None
+        self._has_begun = read_begun_calls(self._progress_fd if reaped else None)
         os.close(self._progress_fd)
         if self.started_at:
             self._waiting_since = time.monotonic()
