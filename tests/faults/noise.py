@@ -107,7 +107,7 @@ class Pace:
             event = job(text, send_proposal(text), key=f"k{number % 8}", agent=agent)
             tasks.append(asyncio.create_task(self.fleet.send(event)))
         await asyncio.gather(*tasks)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not self.sent.keys() <= self.world.at.keys():
                 await asyncio.sleep(0.005)
                 self.world.refresh()

@@ -38,11 +38,11 @@ POINTS = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_every_point_and_at_pairs_of_points_nothing_is_lost_or_done_twice() -> None:
-    report = crash.run(shards=2, seed=SEED, pairs=24)
+    report = crash.run(shards=2, seed=SEED, pairs=12)
     assert not report.wrong, "\n".join(report.findings[:10])
     assert report.singles >= 100
-    assert report.pairs >= 24
-    assert report.pairs - report.ended_before >= 16, "hardly any died a second time"
+    assert report.pairs >= 12
+    assert report.pairs - report.ended_before >= 6, "hardly any died a second time"
     assert report.points.keys() >= POINTS, sorted(POINTS - report.points.keys())
 
 

@@ -26,7 +26,7 @@ from tests.simulation.search import ROOT, search
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 # So many of each; on PostgreSQL with two workers, as three need more than a gate has.
-HISTORIES = {"sqlite": 240, "postgresql": 60}
+HISTORIES = {"sqlite": 160, "postgresql": 40}
 _BYTES = """\
 import sys
 from tests.simulation.plan import SHORT, make_plan
