@@ -125,7 +125,7 @@ far only intended:
 
 `run_to_completion` in `handle.py` goes on.
 [`perform_effect`](../src/vedette/engine/effect_executor.py) compares the revision and the
-stops once more, immediately before the call, and
+stops once more, as it sends the call, and
 [`file_mail`](../agents/inbox_triage/tools.py) moves the mail. Its key is a function of (run, turn,
 ordinal): a repeat after a crash finds the mail where it should be and does nothing. The outcome is
 the entry's body, and the mailbox agrees: the mail lies at `{path}`, and {outbox} lie in `.Outbox`.

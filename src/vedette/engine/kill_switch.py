@@ -57,13 +57,17 @@ async def set_stop(
             raise
         failure = str(error)
         services.stops.unrecorded[scope] = UnrecordedStop(draft, command, failure, ordered_us)
+    except BadCommand:
+        if on:  # it stands already, perhaps for no longer than another order takes
+            await asyncio.sleep(PERMIT_LIFE_US / MICROS)
+        raise
     finally:
         if on:
             services.stops.withdraw(scope)
             services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
     if on:
         await asyncio.sleep(PERMIT_LIFE_US / MICROS)
-    return failure
+    return failure if scope in services.stops.unrecorded else None
 
 
 async def record_stops(services: Services) -> None:

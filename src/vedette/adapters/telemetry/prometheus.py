@@ -55,7 +55,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "store_ready": ("gauge", "1 while the store commits; nothing is called while it is 0", ()),
     "releases_changed": ("gauge", "Agents whose folder is not the release that runs", ()),
     "operator_refusals": ("counter", "Requests of people that were refused", ("code",)),
-    "stop_seconds": ("histogram", "From the order to stop to its being in force", ()),
+    "stop_seconds": ("histogram", "From the order to stop to its answer", ()),
     "parked": ("counter", "Agents that were stopped by the engine, over a ceiling", ("agent",)),
     "parked_keys": ("gauge", "Keys whose effects wait for a target, or behind one that does", ()),
     "breaker_opened": ("counter", "Targets that were left alone after failures", ("target",)),

@@ -32,7 +32,7 @@ class Cluster(Protocol):
     def is_lease_valid(self, epoch: int) -> bool:
         """Say whether a call may start under a lease: it lasts, and nothing newer is published.
 
-        To be asked immediately before the call.
+        To be asked before the call, and `PERMIT_LIFE_US` before it begins at most.
         """
         ...
 

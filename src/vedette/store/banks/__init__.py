@@ -36,7 +36,7 @@ from vedette.store.banks.statements import COUNT, FIELDS, NOT_EXPIRED, SCHEMA, r
 from vedette.store.banks.terms import MAX_TERMS, indexed_text, query_terms, stemmer_version, terms
 
 _FORMAT = 2
-# What all scopes that are held in memory may come to: about 60 MB.
+# What all scopes that are held in memory may come to: 60 to 100 MB.
 MAX_POSTINGS = 250_000
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
 _MOVE_AWAY = "move the file away; it is built again from memory/ and what people decided"
@@ -188,8 +188,8 @@ class SqliteBank(CandidateStore):
 
     def _find_index(self, bank: str, scope: str) -> ScopeIndex | None:
         """Return the index of a scope, brought up to what the file holds; None if it has none."""
-        while self._changed:
-            self._take_up(*next(iter(self._changed)))
+        for place in [place for place in self._changed if place[0] == bank]:
+            self._take_up(*place)
         if (bank, scope) not in self._indexes:
             self._indexes[bank, scope] = self._build_index(bank, scope)
         return self._indexes[bank, scope]
@@ -226,8 +226,12 @@ class SqliteBank(CandidateStore):
 
     def _mark_changed(self, bank: str, id: str) -> None:
         """Let go of a memory that is being changed; the next recall takes up what then stands."""
-        for (name, _), index in self._indexes.items():
-            if name == bank and index is not None:
+        for place, index in list(self._indexes.items()):
+            if place[0] != bank:
+                continue
+            if index is None:
+                del self._indexes[place]  # it may find room now
+            else:
                 index.drop(id)
                 self._changed.add((bank, id))
 

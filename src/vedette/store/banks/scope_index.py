@@ -44,6 +44,7 @@ class ScopeIndex:
     def put(self, memory: Memory, counts: Mapping[str, int]) -> None:
         """Take up a memory with how often each term stands in it, in place of what had its id."""
         self.drop(memory.id)
+        self._forget_moment()
         self._memories[memory.id] = memory
         self._counts[memory.id] = counts
         for term, count in counts.items():
@@ -52,9 +53,9 @@ class ScopeIndex:
 
     def drop(self, id: str) -> None:
         """Let go of a memory, if it is here."""
-        self._from_us, self._until_us = inf, -inf
         if self._memories.pop(id, None) is None:
             return
+        self._forget_moment()
         counts = self._counts.pop(id)
         for term in counts:
             held = self._postings[term]
@@ -62,6 +63,9 @@ class ScopeIndex:
             if not held:
                 del self._postings[term]
         self.size -= len(counts)
+
+    def _forget_moment(self) -> None:
+        self._from_us, self._until_us = inf, -inf
 
     def search(
         self, wanted: Sequence[str], topics: Sequence[str], now_us: int, limit: int

@@ -187,8 +187,9 @@ class _ToolHandle(WorkerHandle):
         )
         has_room = len(self.pending) < _MOST_SENT and self.is_ready and self._socket is not None
         self.submit(pending)
-        # A call that may have to wait there for a thread is permitted when it has one.
-        if kind == protocol.PERFORM and has_room:
+        # One that may have to wait there, for a thread or for an earlier call of its key, is
+        # permitted when it has its turn.
+        if kind == protocol.PERFORM and has_room and call.attempt == 1:
             self._unpermitted.append(pending)
         try:
             outcome: Outcome | None = await pending.future

@@ -23,6 +23,8 @@ from vedette.domain.base import machine
 from vedette.domain.effect import PERMIT_LIFE_US, Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
 
+# What may pass between the look at a permit and the call: other threads take their turns.
+_BEGIN_US = 20_000
 _READ = 262144
 
 
@@ -238,5 +240,5 @@ class _ToolWorker:
 
 
 def _is_recent(granted_us: int) -> bool:
-    """Say whether a permit still holds."""
-    return 0 <= machine.boot_us() - granted_us < PERMIT_LIFE_US
+    """Say whether a permit still holds, and will for long enough to begin its call."""
+    return 0 <= machine.boot_us() - granted_us < PERMIT_LIFE_US - _BEGIN_US
