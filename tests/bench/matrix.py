@@ -8,8 +8,6 @@ cell is measured there too, in turns: A B A B.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +16,9 @@ from statistics import fmean
 from typing import Any
 
 from tests.bench.bench_fleet import KINDS
-from tests.bench.databases import find_server, fresh
-
-ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 600
+from tests.bench.databases import Database, find_server, fresh
+from tests.bench.peers.environment import ROOT
+from tests.bench.peers.rounds import database_options, run_driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +52,27 @@ def measure_cell(cell: Cell, events: int, checkout: Path = ROOT) -> dict[str, An
     Raises RuntimeError with the end of what it said.
     """
     if cell.store == "sqlite":
-        return _run_line(cell, events, checkout, [])
+        return _run_line(cell, events, checkout)
     server = find_server()
     if server is None:
         raise RuntimeError("PostgreSQL is not here: install it, or set VEDETTE_PG_BIN")
     with fresh(server) as database:
-        return _run_line(
-            cell, events, checkout, ["--url", database.url, "--server", str(database.server)]
-        )
+        return _run_line(cell, events, checkout, database)
 
 
-def _run_line(cell: Cell, events: int, checkout: Path, more: Sequence[str]) -> dict[str, Any]:
+def _run_line(
+    cell: Cell, events: int, checkout: Path, database: Database | None = None
+) -> dict[str, Any]:
     python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
     command = [
         python, "-m", "tests.bench.line", "--json", "--no-raw", "--kind", cell.kind,
         "--store", cell.store, "--events", str(events),
-        *([] if cell.isolated else ["--in-process"]), *more,
+        *([] if cell.isolated else ["--in-process"]), *database_options(database),
     ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=checkout
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise RuntimeError(f"{cell.name}: {said[-1] if said else 'no word'}"[:300])
-    figures: dict[str, Any] = json.loads(lines[-1])
-    return figures
+    try:
+        return run_driver(command, checkout)
+    except RuntimeError as error:
+        raise RuntimeError(f"{cell.name}: {error}") from None
 
 
 HEAD = (

@@ -106,7 +106,7 @@ def peer_round(
         command = [
             str(interpreter), "-m", f"tests.bench.peers.{peer.module}", "--folder", folder,
             "--variant", variant, "--concurrency", str(concurrency), "--events", str(events),
-            *_in(database),
+            *database_options(database),
         ]  # fmt: skip
         return _measured(peer.name, variant, concurrency, events, command)
 
@@ -117,13 +117,14 @@ def line_round(in_flight: int, events: int, database: Database | None = None) ->
     command = [
         sys.executable, "-m", "tests.bench.line", "--json", "--no-raw", "--store", store,
         "--events", str(events), "--in-flight", str(in_flight),
-        "--batch", str(max(1, min(256, in_flight // 8))), *_in(database),
+        "--batch", str(max(1, min(256, in_flight // 8))), *database_options(database),
     ]  # fmt: skip
     name = f"vedette on {'PostgreSQL' if database else 'SQLite'}"
     return _measured(name, "line", in_flight, events, command)
 
 
-def _in(database: Database | None) -> list[str]:
+def database_options(database: Database | None) -> list[str]:
+    """Return the options by which a driver is told of its database; none without one."""
     return ["--url", database.url, "--server", str(database.server)] if database else []
 
 
@@ -132,7 +133,7 @@ def _measured(
 ) -> Round:
     spin = spin_ns()
     try:
-        figures = _last_line(command)
+        figures = run_driver(command)
     except RuntimeError as error:
         return Round(name, variant, concurrency, events, wrong=str(error), spin_ns=spin)
     return replace(_round(name, variant, concurrency, {"events": events, **figures}), spin_ns=spin)
@@ -149,11 +150,14 @@ def _round(name: str, variant: str, concurrency: int, figures: Mapping[str, Any]
     )  # fmt: skip
 
 
-def _last_line(command: Sequence[str]) -> dict[str, Any]:
-    """Run a driver and return its JSON line. Raises RuntimeError with the end of what it said."""
+def run_driver(command: Sequence[str], folder: Path = ROOT) -> dict[str, Any]:
+    """Run a driver in a checkout and return its JSON line.
+
+    Raises RuntimeError with the end of what it said.
+    """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=folder
         )
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"not done within {TIMEOUT_S} s") from None
