@@ -141,6 +141,23 @@ def test_what_is_held_lets_go_of_a_memory_before_it_is_asked_again(bank: SqliteB
     assert recall(bank, "invoice") == []
 
 
+def test_what_was_learned_ends_when_the_bank_s_retention_says_now(bank: SqliteBank) -> None:
+    """Though it was asked for before, and its end was another then."""
+    learned = Candidate("harbour", "desk", "The fog horn is tested on Fridays.", id="c1")
+    year = replace(plan(*usual()), writers={"desk": ()})
+    bank.load([year])
+    day_us = 86_400_000_000
+    promoted = LedgerMemory(
+        "harbour", "c1", "active", candidate=learned, promoted_us=NOW - 2 * day_us
+    )
+    bank.sync_states([promoted])
+    assert recall(bank, "fog horn") == ["c1"]
+    bank.load([replace(year, retention_days=1, digest="another")])
+    assert recall(bank, "fog horn") == []
+    bank.load([replace(year, retention_days=3, digest="a third")])
+    assert recall(bank, "fog horn") == ["c1"]
+
+
 def test_revisions_follow_the_files(bank: SqliteBank) -> None:
     assert bank.version("harbour") == 0
     first = memory("tide", "The tide turns at noon.")
