@@ -2,8 +2,8 @@
 
 The line of `tests.bench.line` at a steady pace, so that nothing queues: every event is sent at its
 own instant, whatever became of the one before. Measured with agents' code in this process, and in
-processes of its own as `vedette run` has it. The bound is made of what the disk takes for a sync
-just before and after.
+processes of its own as `vedette run` has it; with `--beside` also while a `nice`d loop keeps one
+core busy. The bound is made of what the disk takes for a sync just before and after.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import argparse
 import asyncio
 import gc
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from tests.bench.bench_fleet import readings
@@ -31,6 +35,7 @@ from vedette.interfaces.cli.run import GC_THRESHOLDS
 from vedette.testing.harness import FleetHarness
 
 SYNCS, MORE_MS, P99_MS = 3, 3.0, 50.0
+_BUSY_LOOP = "import os; os.nice(19); print(flush=True)\nwhile True: pass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,21 @@ def verdicts(through: Through, raw: Sequence[Calibration], rate: float) -> list[
     ]  # fmt: skip
 
 
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep the last core of this process busy at the lowest priority while the block runs."""
+    loop = subprocess.Popen([sys.executable, "-c", _BUSY_LOOP], stdout=subprocess.PIPE)
+    assert loop.stdout is not None
+    try:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(loop.pid, {max(os.sched_getaffinity(0))})
+        loop.stdout.readline()
+        yield
+    finally:
+        loop.kill()
+        loop.communicate()
+
+
 async def bench(load: Load, *, workers: bool) -> tuple[Through, list[Calibration]]:
     """Measure in a temporary folder, between two calibrations."""
     with tempfile.TemporaryDirectory(prefix="vedette-bench-") as made:
@@ -134,6 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, default=200)
     parser.add_argument("--tool", choices=("async", "thread"), default="async")
     parser.add_argument("--only", choices=("process", "workers"))
+    parser.add_argument("--beside", action="store_true", help="also beside a busy loop")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     load = Load(
@@ -143,18 +164,21 @@ def main(argv: list[str] | None = None) -> int:
     if not options.json:
         print(described())
     ended = 0
-    for name in ("process", "workers"):
-        if options.only not in (None, name):
+    for name, is_beside in product(("process", "workers"), (False, True)):
+        if options.only not in (None, name) or (is_beside and not options.beside):
             continue
-        through, raw = asyncio.run(bench(load, workers=name == "workers"))
+        with busy_core() if is_beside else nullcontext():
+            through, raw = asyncio.run(bench(load, workers=name == "workers"))
         held = verdicts(through, raw, options.rate)
         if options.json:
             met = {each.what: each.met for each in held}
             times = {"p50_ms": through.share(0.5), "p99_ms": through.share(0.99), "late_ms": []}
-            print(json.dumps({"code in": name, **asdict(through), **times, "met": met}))
+            told = {"code in": name, "beside": is_beside, **asdict(through), **times, "met": met}
+            print(json.dumps(told))
             ended = max(ended, int(not all(met.values())))
             continue
         where = "this process" if name == "process" else "processes of its own"
+        where += ", beside a busy loop" if is_beside else ""
         print(f"agents' code in {where}, tool {options.tool}: {through.line()}")
         for each in raw:
             print(f"  {each.line()}")

@@ -14,7 +14,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from vedette.domain.base.canonical import canonicalize_normalized, sha256_hex, short_id
+from vedette.domain.base.canonical import (
+    canonicalize_normalized,
+    normalize_json,
+    sha256_hex,
+    short_id,
+)
 from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadConfidence, BadProposal
 from vedette.domain.links import Link, find_argument_links
@@ -128,15 +133,18 @@ def bind_proposal(
                 continue
             raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
         given = proposal.args[name]
-        if kind.startswith("strings") and isinstance(given, list | tuple):
+        if isinstance(given, list | tuple) and kind.startswith("strings"):
             given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
             if len(given) > MAX_REFERENCED_VALUES:
                 raise BadProposal(
                     f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
                 )
-        value = drawn.resolve(name, given)
-        _check_type(value, kind.removesuffix("?"), tool, name)
-        args[name] = value
+        value = args[name] = drawn.resolve(name, given)
+        fits = _TYPE_CHECKS.get(kind)
+        if fits is None or not fits(value):
+            raise BadProposal(
+                f"tool {tool.name}: argument {name!r} is not a {kind.removesuffix('?')}"
+            )
     digest = action_digest(tool, args)
     return Action(
         run=run,
@@ -166,8 +174,11 @@ def _expand_references(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
 
 
 def encode_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Proposal's arguments as plain data, references and all, as entries keep them."""
-    return {name: encode_argument(value) for name, value in args.items()}
+    """Return a Proposal's arguments as plain data, references and all, as entries keep them.
+
+    In the form of `normalize_json`; raises ValueError as that does.
+    """
+    return {str(name): encode_argument(value) for name, value in args.items()}
 
 
 def encode_argument(value: Any) -> dict[str, Any]:
@@ -182,7 +193,7 @@ def encode_argument(value: Any) -> dict[str, Any]:
         if isinstance(value, Mapping):
             return {"object": {str(name): encode_argument(item) for name, item in value.items()}}
         return {"list": [encode_argument(item) for item in value]}
-    return {"value": value}
+    return {"value": normalize_json(value)}
 
 
 def _has_reference(value: Any) -> bool:
@@ -205,7 +216,7 @@ def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
     return sha256_hex(raw)
 
 
-_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "boolean": lambda value: isinstance(value, bool),
@@ -215,12 +226,8 @@ _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "list": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
 }
-
-
-def _check_type(value: Any, kind: str, tool: Tool, name: str) -> None:
-    fits = _TYPE_CHECKS.get(kind)
-    if fits is None or not fits(value):
-        raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")
+# One that may be missing is of its kind where it is there.
+_TYPE_CHECKS |= {f"{kind}?": fits for kind, fits in _TYPE_CHECKS.items()}
 
 
 def check_confidence(value: object, subject: str) -> float:

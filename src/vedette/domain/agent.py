@@ -50,13 +50,17 @@ class Subscription(Struct, frozen=True):
 
     def find_mismatch(self, event: Event) -> str | None:
         """Return which attribute does not match, or None if the event wakes the agent."""
-        if not any(fnmatchcase(event.type, pattern) for pattern in self.types):
+        if not _matches(event.type, self.types):
             return f"type {event.type!r} is not among {', '.join(self.types)}"
-        if not any(fnmatchcase(event.source, pattern) for pattern in self.sources):
+        if not _matches(event.source, self.sources):
             return f"source {event.source!r} is not among {', '.join(self.sources)}"
-        if not any(fnmatchcase(event.subject or "", pattern) for pattern in self.subjects):
+        if not _matches(event.subject or "", self.subjects):
             return f"subject {event.subject!r} is not among {', '.join(self.subjects)}"
         return None
+
+
+def _matches(value: str, patterns: tuple[str, ...]) -> bool:
+    return patterns == ("*",) or any(fnmatchcase(value, pattern) for pattern in patterns)
 
 
 class Schedule(Struct, frozen=True):
@@ -170,10 +174,11 @@ class Agent(Struct, frozen=True):
         What the agent may be taught counts whole, whatever it was briefed with: its judge is made
         of all that its scopes hold.
         """
-        scopes = {(scope.bank, scope.scope): scope.readers for scope in self.scopes}
-        run = meet_labels(event.readers, row, *scopes.values(), *answers.values())
+        of_scopes = [scope.readers for scope in self.scopes]
+        run = meet_labels(event.readers, row, *of_scopes, *answers.values())
         if run is None:
             return None
+        scopes = {(scope.bank, scope.scope): scope.readers for scope in self.scopes}
         places = {"event": event.readers, "row": row, **answers}
         for memory in memories:
             # Who is briefed with what it does not declare may tell nobody.

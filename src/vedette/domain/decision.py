@@ -7,15 +7,17 @@ action, resource, context.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from types import GenericAlias
+from typing import Any, Literal, Protocol, cast, get_args
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, defstruct
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
+from vedette.domain.origin import Origin
 
 REQUEST_SCHEMA = "vedette.question/2"
 # What was asked before: such records are decided again, under the bundles of their time.
@@ -63,6 +65,7 @@ def build_denial(rule: str, *reasons: str) -> Decision:
     return Decision("deny", rule, reasons or (rule,))
 
 
+_TEXT = frozenset({str})
 _DECISION_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "would", "obligations"}
 
 
@@ -75,7 +78,7 @@ def parse_decision(raw: object) -> Decision:
     outcome, rule, reasons = raw["outcome"], raw["rule"], raw["reasons"]
     if outcome not in ("permit", "hold", "deny") or not isinstance(rule, str) or not rule:
         return build_denial("engine.shape", "the policy's answer has no outcome or no rule")
-    if not isinstance(reasons, list) or not all(isinstance(item, str) for item in reasons):
+    if type(reasons) is not list or not _TEXT.issuperset(map(type, reasons)):
         return build_denial("engine.shape", "the policy's reasons are not texts")
     wait, until, would = raw["wait"], raw["until"], raw["would"]
     if wait not in (None, "approval", "time", "resume") or (outcome == "hold") != (
@@ -84,7 +87,7 @@ def parse_decision(raw: object) -> Decision:
         return build_denial(
             "engine.shape", "a hold must say what it waits for, and nothing else may"
         )
-    if isinstance(until, bool) or not isinstance(until, int) or until < 0:
+    if type(until) is not int or until < 0:
         return build_denial("engine.shape", "the policy's 'until' is not an instant")
     if wait == "time" and until == 0:
         return build_denial("engine.shape", "a hold for time must say until when")
@@ -168,16 +171,54 @@ _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
-_ORIGINS = ("trusted", "registered", "derived", "untrusted")
+_ORIGINS = get_args(Origin)
 _APPROVAL = {"action_digest": str, "by": str, "until": int}
 _LINK = {"at": str, "link": str, "host": str, "origin": str}
 
 
+def _define_request() -> type[Struct]:
+    """Return the type of a request of today's shape, for `msgspec.convert`."""
+
+    def define(name: str, fields: Mapping[str, Any]) -> Any:
+        return defstruct(name, [*fields.items()], forbid_unknown_fields=True)
+
+    context = {
+        **_SHAPE_2["context"],
+        "event": define("Event", _EVENT),
+        "counters": define("Counters", _COUNTERS),
+        "budget": define("Budget", _BUDGET),
+        "approvals": GenericAlias(list, define("Approval", _APPROVAL)),
+    }
+    action = {
+        **_SHAPE_2["action"],
+        "origins": dict[Any, Origin],
+        "sources": dict[Any, str],
+        "links": GenericAlias(list, define("Link", {**_LINK, "origin": Origin})),
+        "readers": dict[Any, list[str]],
+    }
+    parts = {**_SHAPE_2, "action": action, "context": context}
+    fields = {name: define(name.title(), part) for name, part in parts.items()}
+    return cast(
+        "type[Struct]", define("Request", {"schema": Literal[REQUEST_SCHEMA], "now": int, **fields})
+    )
+
+
+_REQUEST = _define_request()
+
+
 def check_request(request: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a policy request's shape; None if it is a `vedette.request/2`.
+    """Return what is wrong with a policy request's shape; None if it is a `vedette.question/2`.
 
     One of an older schema, as the ledger may hold it, is checked for the shape that it had.
     """
+    try:
+        convert(request, _REQUEST)
+    except ValidationError:
+        return _find_fault(request)
+    return None
+
+
+def _find_fault(request: Mapping[str, Any]) -> str | None:
     schema = request.get("schema")
     parts = _SCHEMAS.get(schema) if isinstance(schema, str) else None
     if parts is None or request.keys() != _REQUEST_KEYS:
@@ -223,8 +264,7 @@ def _check_fields(value: Any, fields: Mapping[str, Any], at: str) -> str | None:
     if not isinstance(value, dict) or value.keys() != fields.keys():
         return f"{at} has not exactly the fields {', '.join(sorted(fields))}"
     for name, kind in fields.items():
-        item = value[name]
-        if type(item) is not kind and not _is_instance(item, kind):
+        if not _is_instance(value[name], kind):
             return f"{at}/{name} is not of its type"
     return None
 

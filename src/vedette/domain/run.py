@@ -175,21 +175,12 @@ class Step(Struct):
     def following(cls, run: Run, epoch: int, **moves: Any) -> Step:
         """Return a step that follows a run as it stands; `moves` are what it changes."""
         fields: dict[str, Any] = {
-            "drafts": [],
-            "run": run.id,
-            "position": run.position,
-            "agent": run.agent,
-            "expected_steps": run.steps,
-            "entries_before": run.entries,
-            "epoch": epoch,
-            "state": run.state,
-            "turn": run.turn,
-            "attempts": run.attempts,
-            "wake_us": run.wake_us,
-            "waits": run.waits,
-            "observed": run.observed,
-        }
-        return cls(**{**fields, **moves})
+            "drafts": [], "run": run.id, "position": run.position, "agent": run.agent,
+            "expected_steps": run.steps, "entries_before": run.entries, "epoch": epoch,
+            "state": run.state, "turn": run.turn, "attempts": run.attempts,
+            "wake_us": run.wake_us, "waits": run.waits, "observed": run.observed, **moves,
+        }  # fmt: skip
+        return cls(**fields)
 
 
 class CommitStatus(Enum):

@@ -62,6 +62,8 @@ class StopState(Struct):
         return agent in self._paused or self._is_stopped(agent)
 
     def _is_stopped(self, agent: str) -> bool:
+        if not (self._active or self.unrecorded):
+            return False
         scopes = (("all", ""), ("agent", agent))
         return any(scope in self._active or scope in self.unrecorded for scope in scopes)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -29,7 +30,7 @@ from vedette.domain.memory import (
     reviewed_citation_ids,
     reviewed_ids,
 )
-from vedette.domain.origin import KnownValues, Origin, Roots, collect_known_values
+from vedette.domain.origin import KnownValues, Roots, collect_known_values
 from vedette.domain.origin_check import recompute_origins
 from vedette.domain.readers import (
     Labels,
@@ -55,21 +56,13 @@ from vedette.engine.tool_calls import answer_data, coarse_answer
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
 
 
-class Standing(NamedTuple):
-    """Where a run stands: its state, when it is to be woken (0: by no clock), what it waits for."""
-
-    state: RunState
-    wake_us: int = 0
-    waits: str | None = None
-
-
 class RunContext(Struct):
     """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `reservation` is this turn's worst case, booked;
-    `slots` is the room for actions of the step that is being made. `fresh_origins` has the origins
-    of the actions that were decided here, by id, with the registry they were bound under.
+    `slots` is the room for actions of the step that is being made. `fresh_actions` has the actions
+    that were decided here, by id, with the registry they were bound under.
     `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
     whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
     recorded before this handler took it up. `subject` is what the bodies of its entries are found
@@ -93,7 +86,7 @@ class RunContext(Struct):
     reservation: Reservation | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
-    fresh_origins: dict[str, tuple[Mapping[str, Origin], object]] = field(default_factory=dict)
+    fresh_actions: dict[str, tuple[Action, object]] = field(default_factory=dict)
     subject: str | None = None
 
     @classmethod
@@ -193,18 +186,22 @@ class RunContext(Struct):
     def _is_stopped(self, row: ActionRow) -> bool:
         return self.services.stops.is_tool_stopped(self.agent.name, row.tool)
 
-    def derive_standing(self, rows: Sequence[ActionRow], final: bool, now_us: int) -> Standing:
-        """Return where the run stands, given its actions."""
+    def derive_standing(
+        self, rows: Sequence[ActionRow], final: bool, now_us: int
+    ) -> dict[str, Any]:
+        """Return where the run stands, given its actions, as fields of a `Step`: its state, when it
+        is to be woken (0: by no clock), what it waits for.
+        """
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
-            return Standing("done" if final else "ready")
+            return _standing("done" if final else "ready")
         if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
-            return Standing("ready")
+            return _standing("ready")
         found = [row.waits for row in open_rows if row.waits]
         # The store wakes by this word when a stop is lifted; people's answers wake in any case.
         waits = "resume" if "resume" in found else next(iter(found), None)
         wakes = [at_us for row in open_rows if (at_us := wake_us(row, self._is_stopped(row)))]
-        return Standing("waiting", min(wakes, default=0), waits)
+        return _standing("waiting", min(wakes, default=0), waits)
 
     # --- what the reasoner and the gateway are given ------------------------------------------
 
@@ -333,7 +330,7 @@ class RunContext(Struct):
         unproved = [
             row.id
             for row in rows
-            if row.id not in self.fresh_origins or (to_decide and _needs_entries(row))
+            if row.id not in self.fresh_actions or (to_decide and _needs_entries(row))
         ]
         return self.services.store.ledger.proof_entries(unproved) if unproved else {}
 
@@ -360,23 +357,22 @@ class RunContext(Struct):
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
+        fresh, registry = self.fresh_actions.get(row.id, (None, None))
+        if fresh is not None and registry is self.services.registry and fresh.tool is tool:
+            # A tool may change what it is given, and nothing of the next try.
+            return replace(fresh, args=orjson.loads(row.record)["args"])
         try:
             record = parse_record(row.record) if row.record else None
         except BadRecord as error:
             raise self._row_mismatch(f"its record cannot be read: {error}") from error
-        origins, registry = self.fresh_origins.get(row.id, ({}, None))
-        same = registry is self.services.registry
-        if not (tool and record and (same or action_digest(tool, record["args"]) == row.digest)):
+        if not (tool and record and action_digest(tool, record["args"]) == row.digest):
             raise Superseded(f"the tool {row.tool} is not declared as it was when this was decided")
-        if row.id not in self.fresh_origins:
+        if fresh is None:
             fault = find_row_fault(row, entries)
             if fault is not None:
                 raise self._row_mismatch(fault)
-        if not same:
-            reviewed = reviewed_citation_ids(self.citations.get(row.turn, ()))
-            origins = recompute_origins(
-                record, self.agent.charter, self.services.registry, reviewed
-            )
+        reviewed = reviewed_citation_ids(self.citations.get(row.turn, ()))
+        origins = recompute_origins(record, self.agent.charter, self.services.registry, reviewed)
         return Action(
             run=row.run,
             turn=row.turn,
@@ -512,14 +508,9 @@ class RunContext(Struct):
         """
         rows = self.merge_actions(changed)
         standing = self.derive_standing(rows, self.final if final is None else final, now_us)
-        return Step.following(
-            self.run,
-            self.epoch,
-            drafts=drafts,
-            actions=changed,
-            wait_stop_epoch=self.services.stops.epoch,
-            **{**standing._asdict(), **moves},
-        )
+        stops_epoch = self.services.stops.epoch
+        moves = {**standing, "drafts": drafts, "actions": changed, **moves}
+        return Step.following(self.run, self.epoch, wait_stop_epoch=stops_epoch, **moves)
 
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
@@ -541,10 +532,11 @@ class RunContext(Struct):
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
-        if not self.actions and len(changed) < 2:
+        before = self.actions
+        if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
             return list(changed)
         by_id = {row.id: row for row in changed}
-        return [by_id.pop(row.id, row) for row in self.actions] + list(by_id.values())
+        return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.
@@ -594,6 +586,10 @@ class RunContext(Struct):
         rows = self.services.store.runs.actions(fresh.id)
         ended = {row.id: row for row in self.actions if row.is_final}
         self.run, self.actions = fresh, [ended.get(row.id, row) for row in rows]
+
+
+def _standing(state: RunState, wake_us: int = 0, waits: str | None = None) -> dict[str, Any]:
+    return {"state": state, "wake_us": wake_us, "waits": waits}
 
 
 def _needs_entries(row: ActionRow) -> bool:

@@ -22,6 +22,7 @@ from vedette.domain.action import (
 )
 from vedette.domain.base.canonical import (
     MAX_SAFE_INTEGER,
+    canonical_json,
     canonicalize,
     canonicalize_normalized,
     normalize_json,
@@ -229,7 +230,7 @@ def decide_action(
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
         elif not planned:
-            context.fresh_origins[row.id] = (action.origins, services.registry)
+            context.fresh_actions[row.id] = (action, services.registry)
             drafts.append(context.effect_entry("effect.intended", row, 1))
         if "notify" in obligations:
             about = {"action": row.id, "tool": row.tool, "rule": row.rule}
@@ -333,7 +334,7 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
         turn=turn,
         release=context.agent.release,
         proposals=len(judgement.proposals),
-        body=context.body(turn_body(judgement, turn, context.citations[turn])),
+        body=context.body_of(canonical_json(turn_body(judgement, turn, context.citations[turn]))),
         **judgement_fields(judgement),
     )
 
@@ -341,24 +342,27 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
 def turn_body(
     judgement: ReasonerJudgement, turn: int, cited: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Return what is recorded of a turn beside its entry: citations, judgement, proposals."""
+    """Return what is recorded of a turn beside its entry: citations, judgement, proposals.
+
+    In the form of `normalize_json`; raises ValueError as that does.
+    """
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     return {
         "turn": turn,
-        "label": judgement.label,
-        "confidence": judgement.confidence,
-        "score": judgement.score,
-        "threshold": judgement.threshold,
-        "detail": dict(judgement.detail),
+        "label": normalize_json(judgement.label),
+        "confidence": normalize_json(judgement.confidence),
+        "score": normalize_json(judgement.score),
+        "threshold": normalize_json(judgement.threshold),
+        "detail": normalize_json(dict(judgement.detail)),
         "final": judgement.final,
         "memories": [cite for cite, _ in cited],
         "trust": [trust for _, trust in cited],
         "proposals": [
             {
-                "tool": proposal.tool,
+                "tool": normalize_json(proposal.tool),
                 "args": encode_arguments(proposal.args),
-                "why": proposal.why,
-                "confidence": action_confidence(proposal, judgement.confidence),
+                "why": normalize_json(proposal.why),
+                "confidence": normalize_json(action_confidence(proposal, judgement.confidence)),
             }
             for proposal in judgement.proposals
         ],

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import normalized_json
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.event import Event
 from vedette.domain.judge_state import (
     advance_digest,
@@ -180,7 +180,7 @@ def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...])
     recorded = {name: fields[name] for name in NUMBERS if fields.get(name) is not None}
     if judgement.proposals or judgement.candidates:
         body = turn_body(judgement, 1, cite_memories(memories))
-        recorded |= orjson.loads(normalized_json(body))
+        recorded |= orjson.loads(canonical_json(body))
     return recorded
 
 

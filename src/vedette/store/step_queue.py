@@ -53,7 +53,10 @@ class StepQueue:
         )
 
     def send(self, step: Step) -> asyncio.Future[CommitResult]:
-        held = sum(len(draft.body.data) for draft in step.drafts if draft.body is not None)
+        held = 0
+        for draft in step.drafts:
+            if draft.body is not None:
+                held += len(draft.body.data)
         # A decision is new work, also where a row of the fleet's own is done with it at once.
         vital = step.policy_rev is None and any(
             row.effect in _CALL_OUTCOMES for row in step.actions

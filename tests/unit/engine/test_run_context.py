@@ -33,7 +33,7 @@ def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     agent = SimpleNamespace(name="clerk", tools={tool.name: tool}, charter=CHARTER)
     case = RunContext(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
     row = action_row(action, "clerk")
-    case.fresh_origins[row.id] = (action.origins, REGISTRY)
+    case.fresh_actions[row.id] = (action, REGISTRY)
     return case, row
 
 
@@ -56,7 +56,7 @@ def test_its_origins_are_found_anew_under_another_registry() -> None:
 def test_what_was_not_decided_here_is_held_against_its_digest() -> None:
     changed = Tool("mail.tell", "tell", "mail", TOOL.args, ("/to",), "none", "f", high_impact=True)
     case, row = case_of(changed)
-    case.fresh_origins.clear()
+    case.fresh_actions.clear()
     with pytest.raises(Superseded, match="not declared as it was"):
         case.rebuild_action(row)
 
@@ -77,7 +77,7 @@ def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_argume
         confidence=1.0,
     )
     twin = action_row(other, "clerk")
-    case.fresh_origins[twin.id] = (other.origins, REGISTRY)
+    case.fresh_actions[twin.id] = (other, REGISTRY)
     assert twin.digest == row.digest
     assert case.rebuild_action(row).origins["/what"] == "derived"
     assert case.rebuild_action(twin).origins["/what"] == "trusted"

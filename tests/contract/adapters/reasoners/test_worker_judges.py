@@ -186,7 +186,7 @@ async def test_an_answer_that_is_too_long_or_none_ends_its_run_only(tmp_path: Pa
     async with crew(tmp_path, replace(LIMITS, memory=1 << 30)) as there:
         with pytest.raises(Exception, match="at most 8388608 are taken"):
             await there.judges.reason(brief(key="h", do="huge"))
-        with pytest.raises(Exception, match="no answer: no text where one belongs"):
+        with pytest.raises(Exception, match="no answer: no judgement: Expected `str`, got"):
             await there.judges.reason(brief(key="w", do="wrong"))
         assert (await there.judges.reason(brief())).label == "seen 1"
         assert there.deaths == []

@@ -12,6 +12,8 @@ import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import UNSET, Struct, ValidationError, convert
+
 from vedette.adapters.reasoners.workers.frames import BadFrame
 from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
 from vedette.domain.action import Proposal
@@ -175,35 +177,24 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
 
     A confidence comes as it was said: the engine refuses what is none, wherever it was judged.
     """
-    values = read_plain(plain)
-    if not isinstance(values, list) or len(values) != 10:
-        raise BadFrame("no thought")
-    (
-        label,
-        confidence,
-        proposals,
-        score,
-        threshold,
-        detail,
-        candidates,
-        observed,
-        has_checkpoint,
-        state,
-    ) = values
-    if not isinstance(state, str) or not is_state_name(state):
+    try:
+        found = convert(read_plain(plain), _JudgementFields)
+    except ValidationError as error:
+        raise BadFrame(f"no judgement: {error}") from error
+    if not is_state_name(found.state):
         raise BadFrame("a state without a name")
     return ReasonerJudgement(
-        label=_text(label),
-        confidence=confidence,
-        proposals=tuple(_read_proposal(one) for one in _list(proposals)),
-        score=None if score is False else _number(score),
-        threshold=None if threshold is False else _number(threshold),
-        detail=_mapping(detail),
+        label=found.label,
+        confidence=found.confidence,
+        proposals=tuple(map(_read_proposal, found.proposals)),
+        score=_number(found.score),
+        threshold=_number(found.threshold),
+        detail=found.detail,
         final=True,
-        observed=_truth(observed),
-        checkpoint=blob if _truth(has_checkpoint) else None,
-        candidates=tuple(_read_candidate(one) for one in _list(candidates)),
-        state=state,
+        observed=found.observed,
+        checkpoint=blob if found.has_checkpoint else None,
+        candidates=tuple(map(_read_candidate, found.candidates)),
+        state=found.state,
     )
 
 
@@ -241,16 +232,34 @@ def read_rows(plain: bytes) -> list[RowWrite]:
     return found
 
 
-def _read_proposal(fields: Any) -> Proposal:
-    if not isinstance(fields, list) or len(fields) not in (4, 5):
-        raise BadFrame("no proposal")
-    tool, refs, values, why, *confidence = fields
-    args: dict[str, Any] = {name: Ref(_text(at)) for name, at in _mapping(refs).items()}
-    for name, value in _mapping(values).items():
-        if name in args:
-            raise BadFrame("an argument both by reference and by value")
-        args[name] = value
-    return Proposal(_text(tool), args, _text(why), *confidence)
+class _ProposalFields(Struct, array_like=True, forbid_unknown_fields=True):
+    tool: str
+    references: dict[str, str]
+    values: dict[str, Any]
+    why: str
+    confidence: Any = UNSET
+
+
+class _JudgementFields(Struct, array_like=True, forbid_unknown_fields=True):
+    label: str
+    confidence: Any
+    proposals: list[_ProposalFields]
+    score: bool | int | float
+    threshold: bool | int | float
+    detail: dict[Any, Any]
+    candidates: list[Any]
+    observed: bool
+    has_checkpoint: bool
+    state: str
+
+
+def _read_proposal(fields: _ProposalFields) -> Proposal:
+    args: dict[str, Any] = {name: Ref(at) for name, at in fields.references.items()}
+    if not args.keys().isdisjoint(fields.values):
+        raise BadFrame("an argument both by reference and by value")
+    args |= fields.values
+    confidence = None if fields.confidence is UNSET else fields.confidence
+    return Proposal(fields.tool, args, fields.why, confidence)
 
 
 def _candidate_to_list(candidate: Candidate) -> list[Any]:
@@ -290,16 +299,11 @@ def _text(value: Any) -> str:
     return value
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: bool | int | float) -> float | None:
+    """Return a number; None for the `false` that stands where there is none."""
+    if value is True:
         raise BadFrame("no number where one belongs")
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise BadFrame("no truth value where one belongs")
-    return value
+    return None if value is False else value
 
 
 def _list(value: Any) -> list[Any]:
