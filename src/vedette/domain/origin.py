@@ -109,7 +109,8 @@ def resolve_path(value: Any, path: Sequence[str]) -> Any:
 
 
 def _resolve_token(value: Any, token: str, path: Sequence[str]) -> Any:
-    if isinstance(value, Mapping) and token in value:
+    # Nearly all are plain: the other check asks an abstract class.
+    if (type(value) is dict or isinstance(value, Mapping)) and token in value:
         return value[token]
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     # Python takes more for a number than RFC 6901 does, and a long one for an error of its own.
@@ -191,8 +192,12 @@ def worst_origin(origins: Sequence[Origin]) -> Origin:
     return max(origins, key=RANK.__getitem__, default="derived")
 
 
+@lru_cache(4096)
 def escape_pointer(name: str) -> str:
-    """Return a name as it stands in a JSON Pointer of a reference."""
+    """Return a name as it stands in a JSON Pointer of a reference.
+
+    Arguments and members have few names, over and over: the last thousands are kept.
+    """
     return name.replace("~", "~0").replace("/", "~1")
 
 
