@@ -89,14 +89,16 @@ class StepWriter:
         left.
         """
         at_us = self._now_us()
-        known = self._find_known([a.event.key for a in arrivals if isinstance(a, Arrival)])
+        # Each is a digest: made once.
+        keys = ["" if isinstance(each, Refused) else each.event.key for each in arrivals]
+        known = self._find_known([key for key in keys if key])
         mark, before = self._ledger.mark(), self._buffer.mark()
         try:
             accepted = [
                 self._write_refusal(arrival, at_us)
                 if isinstance(arrival, Refused)
-                else self._accept_event(arrival, known, at_us)
-                for arrival in arrivals
+                else self._accept_event(arrival, key, known, at_us)
+                for arrival, key in zip(arrivals, keys, strict=True)
             ]
         except Exception:
             self._ledger.rollback_to(mark)
@@ -116,14 +118,14 @@ class StepWriter:
             known.update(key for (key,) in self._database.rows(sql, values))
         return known
 
-    def _accept_event(self, arrival: Arrival, known: set[str], at_us: int) -> AcceptResult:
-        event = arrival.event
-        key = event.key
+    def _accept_event(
+        self, arrival: Arrival, key: str, known: set[str], at_us: int
+    ) -> AcceptResult:
         if key in known:
             return AcceptResult(key, True)
         draft = Draft(
             "event.accepted",
-            {"event": key, "woke": len(arrival.wakes), "hops": event.hops or None},
+            {"event": key, "woke": len(arrival.wakes), "hops": arrival.event.hops or None},
             arrival.cause,
             body=Body(arrival.body),
         )

@@ -52,8 +52,12 @@ def open_file(path: Path, flags: int) -> int:
 
     Raises BadStore (`unsafe-state`) for a link, and OSError.
     """
-    refuse_link(path)
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    except OSError:
+        # Asked only now: it costs more than to open, and the witness is opened for each group.
+        refuse_link(path)
+        raise
 
 
 def open_text(path: Path) -> IO[str]:
