@@ -30,7 +30,7 @@ url = "http://127.0.0.1:9/"
 VERBS = {
     "run": ["run", "--plain", "--until-idle"],
     "stop": ["stop", "--all", "--reason", "a test"],
-    "backup": ["backup", "--to"],
+    "backup": ["backup"],
 }
 
 
