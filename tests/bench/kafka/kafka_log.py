@@ -1,0 +1,147 @@
+"""A shard's log on a Kafka broker: one partition, one transaction a segment, one writer's epoch.
+
+`transactional.id` is the shard: `init_transactions` gives its producer the next epoch, ends what
+the one before left open, and makes the broker refuse whoever still writes under an older epoch
+(KIP-98, KIP-360). Runs in the client's environment alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from tests.bench.kafka.owner import Fenced
+from tests.bench.kafka.segment import Segment
+
+TOPIC = "segments"
+WAIT_S = 30.0
+# Names of librdkafka's errors by which a producer learns that another has its transactional.id.
+_FENCED = frozenset({"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING"})
+
+
+class LogUnsure(Exception):
+    """The broker did not say whether a segment is committed: take the shard again to know."""
+
+
+def kafka() -> Any:
+    """Import the client: it is only in its own environment."""
+    return importlib.import_module("confluent_kafka")
+
+
+def make_topic(address: str, shards: int) -> None:
+    """Make the topic of segments with a partition a shard; wait until the broker can do so."""
+    admin_of: Any = importlib.import_module("confluent_kafka.admin")
+    admin = admin_of.AdminClient({"bootstrap.servers": address})
+    settings = {"max.message.bytes": "16777216", "compression.type": "producer"}
+    topic = admin_of.NewTopic(TOPIC, num_partitions=shards, replication_factor=1, config=settings)
+    for made in admin.create_topics([topic], request_timeout=WAIT_S).values():
+        made.result(WAIT_S)
+
+
+class KafkaLog:
+    """One owner's hand on a shard's partition.
+
+    `transactional` off: an idempotent producer without a lease, to see what the lease costs.
+    """
+
+    def __init__(self, address: str, shard: int, *, transactional: bool = True) -> None:
+        self._address, self._shard, self._transactional = address, shard, transactional
+        self._producer: Any = None
+
+    def take(self) -> None:
+        """See Log. Raises LogUnsure if the broker does not answer."""
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self._address,
+            "acks": "all",
+            "enable.idempotence": True,
+            # A group is whole already; waiting for more would only delay it.
+            "linger.ms": 0,
+            "message.max.bytes": 16_777_216,
+            "message.timeout.ms": int(WAIT_S * 1000),
+            "log_level": 0,
+        }
+        if self._transactional:
+            settings |= {"transactional.id": f"shard-{self._shard}",
+                         "transaction.timeout.ms": int(WAIT_S * 1000)}  # fmt: skip
+        # The one before would go on trying in its own threads.
+        self.close()
+        self._producer = kafka().Producer(settings)
+        if self._transactional:
+            self._guarded(lambda: self._producer.init_transactions(WAIT_S))
+
+    def append(self, segment: Segment, reach: Callable[[str], None]) -> int:
+        """See Log. Raises LogUnsure if the broker does not answer."""
+        answers: list[tuple[Any, Any]] = []
+        raw = segment.to_bytes()
+
+        def put() -> None:
+            if self._transactional:
+                self._producer.begin_transaction()
+            self._producer.produce(
+                TOPIC, raw, partition=self._shard,
+                on_delivery=lambda error, message: answers.append((error, message)),
+            )  # fmt: skip
+            if self._producer.flush(WAIT_S):
+                raise LogUnsure("a segment was not acknowledged in time")
+            error = answers[0][0]
+            if error is not None:
+                raise kafka().KafkaException(error)
+
+        self._guarded(put)
+        reach("produce:after")
+        if self._transactional:
+            self._guarded(lambda: self._producer.commit_transaction(WAIT_S))
+        return int(answers[0][1].offset())
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except kafka().KafkaException as error:
+            told = error.args[0]
+            if told.name() in _FENCED:
+                raise Fenced("log", told.str()) from error
+            fatal = self._producer.fatal_error() if hasattr(self._producer, "fatal_error") else None
+            if fatal is not None and fatal.name() in _FENCED:
+                raise Fenced("log", fatal.str()) from error
+            raise LogUnsure(f"{told.name()}: {told.str()}") from error
+
+    def read(self, offset: int) -> list[tuple[int, Segment]]:
+        """See Log."""
+        return read_partition(self._address, self._shard, offset)
+
+    def close(self) -> None:
+        """Give up the producer, whatever it still had to say."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+
+
+def read_partition(address: str, shard: int, offset: int = 0) -> list[tuple[int, Segment]]:
+    """Return the committed segments of a shard from an offset on. Raises LogUnsure in no answer."""
+    client = kafka()
+    consumer = client.Consumer({
+        "bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False,
+        "isolation.level": "read_committed", "enable.partition.eof": True,
+        "auto.offset.reset": "error", "fetch.message.max.bytes": 16_777_216, "log_level": 0,
+        "fetch.wait.max.ms": 20,
+    })  # fmt: skip
+    found = []
+    try:
+        consumer.assign([client.TopicPartition(TOPIC, shard, offset)])
+        while True:
+            message = consumer.poll(WAIT_S)
+            if message is None:
+                raise LogUnsure("the broker does not answer a reader")
+            error = message.error()
+            if error is None:
+                found.append((int(message.offset()), Segment.from_bytes(message.value())))
+            elif error.name() == "_PARTITION_EOF":
+                return found
+            elif error.name() == "_AUTO_OFFSET_RESET":
+                # The head names an offset behind the log's end: the log has lost it.
+                return []
+            elif not error.retriable() and error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
+                raise LogUnsure(f"{error.name()}: {error.str()}")
+    finally:
+        consumer.close()
