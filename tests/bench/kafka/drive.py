@@ -1,6 +1,6 @@
 """What runs in the client's environment: owners of shards, the topic's making, the audit.
 
-    python -m tests.bench.kafka.drive topic ADDRESS SHARDS
+    python -m tests.bench.kafka.drive topic ADDRESS SHARDS [again]
     python -m tests.bench.kafka.drive own '{"address": …}'      (Plan, as JSON)
     python -m tests.bench.kafka.drive audit '{"address": …}'    (the same)
 
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
 
@@ -37,7 +38,8 @@ class Plan(Struct, frozen=True):
     """What a driver is asked for.
 
     `at` is where in POINTS it sends itself `signal`, in its cycle number `cycle` of a shard (0 for
-    the take-over's own points); `retakes` lets it take a shard again when the broker was away.
+    the take-over's own points); `retakes` lets it take a shard again when the broker did not answer
+    within `wait_s`.
     """
 
     address: str
@@ -50,6 +52,7 @@ class Plan(Struct, frozen=True):
     groups: int = 0
     tells: bool = False
     retakes: bool = False
+    wait_s: float = 30.0
     at: str = ""
     cycle: int = 1
     signal: int = 0
@@ -94,7 +97,7 @@ def _key(plan: Plan) -> Ed25519PrivateKey:
 def _log(plan: Plan, shard: int) -> Log:
     if plan.path == "postgresql":
         return NoLog(plan.url, shard)
-    return KafkaLog(plan.address, shard, transactional=plan.path == "transaction")
+    return KafkaLog(plan.address, shard, transactional=plan.path == "transaction", wait_s=plan.wait_s)
 
 
 class Shard:
@@ -184,7 +187,7 @@ def own(plan: Plan) -> int:
         except Fenced as error:
             _say(f"fenced {error.by}")
             return FENCED
-        except LogUnsure as error:
+        except (LogUnsure, psycopg.OperationalError) as error:
             print(f"drive: {error}", file=sys.stderr)
             return UNSURE
     total.cpu = time.process_time() - cpu
@@ -238,7 +241,7 @@ def main(words: list[str]) -> int:
     # Ctrl-C is for who started this; it ends us by closing or by a kill.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if words[0] == "topic":
-        make_topic(words[1], int(words[2]))
+        make_topic(words[1], int(words[2]), again="again" in words)
         return 0
     plan = msgspec.json.decode(words[1], type=Plan)
     if words[0] == "audit":

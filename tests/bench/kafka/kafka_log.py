@@ -8,6 +8,7 @@ the one before left open, and makes the broker refuse whoever still writes under
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,14 +30,31 @@ def kafka() -> Any:
     return importlib.import_module("confluent_kafka")
 
 
-def make_topic(address: str, shards: int) -> None:
-    """Make the topic of segments with a partition a shard; wait until the broker can do so."""
+def make_topic(address: str, shards: int, *, again: bool = False) -> None:
+    """Make the topic of segments with a partition a shard; wait until the broker can do so.
+
+    `again`: whatever topic of that name there is goes first.
+    """
     admin_of: Any = importlib.import_module("confluent_kafka.admin")
     admin = admin_of.AdminClient({"bootstrap.servers": address})
+    end = time.monotonic() + 2 * WAIT_S
+    if again and TOPIC in admin.list_topics(timeout=WAIT_S).topics:
+        for gone in admin.delete_topics([TOPIC], operation_timeout=WAIT_S).values():
+            gone.result(WAIT_S)
+        while TOPIC in admin.list_topics(timeout=WAIT_S).topics and time.monotonic() < end:
+            time.sleep(0.1)
     settings = {"max.message.bytes": "16777216", "compression.type": "producer"}
     topic = admin_of.NewTopic(TOPIC, num_partitions=shards, replication_factor=1, config=settings)
-    for made in admin.create_topics([topic], request_timeout=WAIT_S).values():
-        made.result(WAIT_S)
+    while True:
+        try:
+            for made in admin.create_topics([topic], request_timeout=WAIT_S).values():
+                made.result(WAIT_S)
+            return
+        except kafka().KafkaException as error:
+            # One that was told to go may still be going.
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS" or time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 class KafkaLog:
@@ -45,8 +63,11 @@ class KafkaLog:
     `transactional` off: an idempotent producer without a lease, to see what the lease costs.
     """
 
-    def __init__(self, address: str, shard: int, *, transactional: bool = True) -> None:
+    def __init__(
+        self, address: str, shard: int, *, transactional: bool = True, wait_s: float = WAIT_S
+    ) -> None:
         self._address, self._shard, self._transactional = address, shard, transactional
+        self._wait_s = wait_s
         self._producer: Any = None
 
     def take(self) -> None:
@@ -58,17 +79,17 @@ class KafkaLog:
             # A group is whole already; waiting for more would only delay it.
             "linger.ms": 0,
             "message.max.bytes": 16_777_216,
-            "message.timeout.ms": int(WAIT_S * 1000),
+            "message.timeout.ms": int(self._wait_s * 1000),
             "log_level": 0,
         }
         if self._transactional:
             settings |= {"transactional.id": f"shard-{self._shard}",
-                         "transaction.timeout.ms": int(WAIT_S * 1000)}  # fmt: skip
+                         "transaction.timeout.ms": int(self._wait_s * 1000)}  # fmt: skip
         # The one before would go on trying in its own threads.
         self.close()
         self._producer = kafka().Producer(settings)
         if self._transactional:
-            self._guarded(lambda: self._producer.init_transactions(WAIT_S))
+            self._guarded(lambda: self._producer.init_transactions(self._wait_s))
 
     def append(self, segment: Segment, reach: Callable[[str], None]) -> int:
         """See Log. Raises LogUnsure if the broker does not answer."""
@@ -82,7 +103,7 @@ class KafkaLog:
                 TOPIC, raw, partition=self._shard,
                 on_delivery=lambda error, message: answers.append((error, message)),
             )  # fmt: skip
-            if self._producer.flush(WAIT_S):
+            if self._producer.flush(self._wait_s):
                 raise LogUnsure("a segment was not acknowledged in time")
             error = answers[0][0]
             if error is not None:
@@ -91,7 +112,7 @@ class KafkaLog:
         self._guarded(put)
         reach("produce:after")
         if self._transactional:
-            self._guarded(lambda: self._producer.commit_transaction(WAIT_S))
+            self._guarded(lambda: self._producer.commit_transaction(self._wait_s))
         return int(answers[0][1].offset())
 
     def _guarded(self, call: Callable[[], object]) -> None:
@@ -108,7 +129,7 @@ class KafkaLog:
 
     def read(self, offset: int) -> list[tuple[int, Segment]]:
         """See Log."""
-        return read_partition(self._address, self._shard, offset)
+        return read_partition(self._address, self._shard, offset, self._wait_s)
 
     def close(self) -> None:
         """Give up the producer, whatever it still had to say."""
@@ -117,7 +138,9 @@ class KafkaLog:
             self._producer = None
 
 
-def read_partition(address: str, shard: int, offset: int = 0) -> list[tuple[int, Segment]]:
+def read_partition(
+    address: str, shard: int, offset: int = 0, wait_s: float = WAIT_S
+) -> list[tuple[int, Segment]]:
     """Return the committed segments of a shard from an offset on. Raises LogUnsure in no answer."""
     client = kafka()
     consumer = client.Consumer({
@@ -130,7 +153,7 @@ def read_partition(address: str, shard: int, offset: int = 0) -> list[tuple[int,
     try:
         consumer.assign([client.TopicPartition(TOPIC, shard, offset)])
         while True:
-            message = consumer.poll(WAIT_S)
+            message = consumer.poll(wait_s)
             if message is None:
                 raise LogUnsure("the broker does not answer a reader")
             error = message.error()
