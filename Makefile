@@ -13,7 +13,7 @@ SEED ?=
 .PHONY: help setup run test check fast faults io-errors jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
-  bench-opinion bench-box diff-engines pairs simulate planted
+  bench-opinion bench-box diff-engines pairs simulate planted bench-kafka kafka-faults simulate-heads
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,14 @@ io-errors: ## An I/O error at every write, sync, open, rename … of a scripted 
 simulate: ## Simulated histories of the whole cluster, judged by the model; ARGS="--histories 30000"
 	@tools/setup
 	@$(BIN)/python -m tests.simulation.search $(ARGS)
+
+simulate-heads: ## The heads of many shards: 10,000 histories, planted bugs, what 512 shards cost (10 min; ARGS="--histories 300")
+	@tools/setup
+	@$(BIN)/python -m tests.simulation.heads_search $(ARGS)
+
+kafka-faults: ## Kill -9 of a real broker and its owners, zombies, publishes between; resumable (45 min; ARGS=--fresh)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.kafka.faults $(ARGS)
 
 jepsen: ## The promises on real processes under SEED=n faults; ARGS="--minutes 30 --store postgresql"
 	@tools/setup
@@ -148,6 +156,10 @@ soak: ## Cost at 10 thousand, 1 and 5 million entries with 1,000 agents (15 min,
 bench-bigquery: ## BigQuery emulator: what shipping an entry and polling a table cost
 	@tools/setup
 	@$(BIN)/python -m tests.bench.bigquery $(ARGS)
+
+bench-kafka: ## Segments by a Kafka broker, heads in PostgreSQL, beside PostgreSQL alone; needs Java 17 and Maven (6 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.kafka $(ARGS)
 
 bench-pubsub: ## Pub/Sub emulator, 20 subscriptions: events/s and CPU from receive over commit to ack
 	@tools/setup

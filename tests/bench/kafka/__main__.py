@@ -16,7 +16,6 @@ import sys
 from dataclasses import dataclass, field
 
 import msgspec
-
 from tests.bench.databases import find_server, fresh
 from tests.bench.kafka.broker import Broker
 from tests.bench.kafka.drive import Figures, Plan
@@ -93,7 +92,9 @@ class Bench:
         self._options = options
         found = find_server()
         if found is None:
-            raise InstallationError("PostgreSQL is not here. Mend: install it, or set VEDETTE_PG_BIN")
+            raise InstallationError(
+                "PostgreSQL is not here. Mend: install it, or set VEDETTE_PG_BIN"
+            )
         self._server = found
         self._brokers = {flushes: Broker(flushes=flushes) for flushes in (True, False)}
         self._key = secrets.token_hex(32)

@@ -18,7 +18,10 @@ from pathlib import Path
 
 from tests.bench.kafka.installation import broker_jars, find_java
 
-_GUARD = '"$@" & pid=$!; echo $pid > "$0/pid.new"; mv "$0/pid.new" "$0/pid"; cat >/dev/null; kill -9 $pid; wait $pid'
+_GUARD = (
+    '"$@" & pid=$!; echo $pid > "$0/pid.new"; mv "$0/pid.new" "$0/pid"; '
+    "cat >/dev/null; kill -9 $pid 2>/dev/null; wait $pid"
+)
 _CLUSTER = "dmVkZXR0ZS1raHJhZnQtMQ"
 _SETTINGS = """process.roles=broker,controller
 node.id=1
@@ -48,7 +51,7 @@ class Broker:
     """
 
     def __init__(self, *, flushes: bool) -> None:
-        """Make its folder and start it. Raises InstallationError, or RuntimeError with its words."""
+        """Make its folder and start it. Raises InstallationError, or RuntimeError (its words)."""
         self._java, self._jars = find_java(), broker_jars()
         self.folder = Path(tempfile.mkdtemp(prefix="vedette-kafka-"))
         self._guards: list[subprocess.Popen[bytes]] = []

@@ -17,16 +17,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import msgspec
 import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
-
 from tests.bench.kafka.kafka_log import KafkaLog, LogUnsure, make_topic, read_partition
 from tests.bench.kafka.owner import POINTS, Fenced, Head, Log, Owner
 from tests.bench.kafka.postgres import NoLog, PostgresHeads
-from tests.bench.kafka.segment import KEY_NAME, check_chain, read_chain
+from tests.bench.kafka.segment import KEY_NAME, Segment, check_chain, read_chain
+
 from vedette.ledger.merkle import verifier_key
 
 # `transaction`: Kafka with the lease; `idempotent`: without; `postgresql`: no broker.
@@ -82,11 +83,16 @@ class Ack(Struct, frozen=True):
 
 
 class Audit(Struct):
-    """What the log and the heads hold in the end. `void` counts segments that no chain reaches."""
+    """What the log and the heads hold in the end.
+
+    `void` counts segments that no chain reaches; in the shards that are `hung` segments that count
+    are never shown to a reader of what Kafka calls committed.
+    """
 
     chains: dict[int, list[Ack]]
     heads: dict[int, Ack]
     void: int
+    hung: list[int]
     wrong: list[str]
 
 
@@ -97,7 +103,9 @@ def _key(plan: Plan) -> Ed25519PrivateKey:
 def _log(plan: Plan, shard: int) -> Log:
     if plan.path == "postgresql":
         return NoLog(plan.url, shard)
-    return KafkaLog(plan.address, shard, transactional=plan.path == "transaction", wait_s=plan.wait_s)
+    return KafkaLog(
+        plan.address, shard, transactional=plan.path == "transaction", wait_s=plan.wait_s
+    )
 
 
 class Shard:
@@ -143,19 +151,19 @@ class Shard:
             began, cpu = time.perf_counter(), time.thread_time()
             segment = owner.make(plan.events)
             figures.make_cpu += time.thread_time() - cpu
-            before = owner.head
-
-            def commit() -> None:
-                if owner.commit(segment):
-                    figures.took_ms.append((time.perf_counter() - began) * 1000)
-                    figures.events += plan.events
-                    figures.groups += 1
-                    figures.bytes += sum(map(len, segment.records))
-                    if plan.tells:
-                        _tell(_ack(before, owner.head))
-
-            self._again(commit)
+            self._again(partial(self._commit, segment, began))
         figures.refused = owner.refused
+
+    def _commit(self, segment: Segment, began: float) -> None:
+        figures, owner, before = self.figures, self._owner, self._owner.head
+        if not owner.commit(segment):
+            return
+        figures.took_ms.append((time.perf_counter() - began) * 1000)
+        figures.events += self.plan.events
+        figures.groups += 1
+        figures.bytes += sum(map(len, segment.records))
+        if self.plan.tells:
+            _tell(_ack(before, owner.head))
 
 
 def _ack(before: Head, after: Head) -> Ack:
@@ -212,7 +220,7 @@ def audit(plan: Plan) -> Audit:
     """Read all that was committed; hold chains, heads and trees against one another."""
     heads = PostgresHeads(plan.url)
     verifier = verifier_key(KEY_NAME, _key(plan).public_key().public_bytes_raw())
-    found = Audit({}, {}, 0, [])
+    found = Audit({}, {}, 0, [], [])
     for shard in plan.shards:
         head = heads.read(shard)
         held = dict(
@@ -228,6 +236,10 @@ def audit(plan: Plan) -> Audit:
         if (size, root) != (head.size, head.root):
             found.wrong.append(f"shard {shard}: the head has {head.size} events, the log {size}")
         found.void += len(held) - len(chain)
+        if plan.path == "transaction":
+            shown = dict(read_partition(plan.address, shard, committed=True))
+            if any(offset not in shown for offset, _ in chain):
+                found.hung.append(shard)
         found.heads[shard] = _ack(head, head)
         found.chains[shard] = [
             Ack(shard, one.epoch, one.at, one.end, one.tree.root().hex(), offset)

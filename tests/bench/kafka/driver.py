@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Thread
 
 import msgspec
-
 from tests.bench.kafka.drive import Ack, Audit, Plan
 from tests.bench.kafka.installation import client_python
 from tests.said import ROOT

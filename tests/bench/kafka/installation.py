@@ -75,10 +75,11 @@ def read_jars(text: str) -> list[Jar]:
         if not line.strip() or line.startswith("#"):
             continue
         place, _, digest = line.partition(" ")
-        parts = place.split(":")
-        if len(parts) != 3 or not all(parts) or len(digest) != 64 or set(digest) - set(_HEX):
+        group, artifact, version, *more = [*place.split(":"), "", ""]
+        pinned = all((group, artifact, version)) and not any(more)
+        if not pinned or len(digest) != 64 or set(digest) - set(_HEX):
             raise ValueError(f"not `group:artifact:version sha256`: {line}")
-        jars.append(Jar(*parts, digest))
+        jars.append(Jar(group, artifact, version, digest))
     if len({jar.name for jar in jars}) != len(jars):
         raise ValueError("two jars of one file name")
     return jars
@@ -95,7 +96,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> str:
         return str(named)
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
-        raise InstallationError("there is no java. Mend: install Java 17 or newer, or set JAVA_HOME")
+        raise InstallationError(
+            "there is no java. Mend: install Java 17 or newer, or set JAVA_HOME"
+        )
     return found
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-
 from tests.bench.kafka.owner import Fenced, Head
 from tests.bench.kafka.segment import Segment
 

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
-
 from tests.bench.kafka.segment import NOTHING, Segment, make_records, make_segment
+
 from vedette.ledger.merkle import EMPTY_ROOT, Frontier, SigningKey
 
 # Where a kill or a pause may be asked for, in the order of one cycle.
@@ -73,7 +73,7 @@ class Log(Protocol):
         """
 
     def read(self, offset: int) -> list[tuple[int, Segment]]:
-        """Return what is committed from an offset on."""
+        """Return what it holds from an offset on, with what was aborted or not."""
 
 
 class Heads(Protocol):

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-
 from tests.bench.kafka.owner import Head
 from tests.bench.kafka.segment import Segment
 
@@ -59,7 +58,9 @@ class PostgresHeads:
 
     def take(self, shard: int) -> Head:
         """See Heads."""
-        return self._one(f"UPDATE head SET epoch=epoch+1 WHERE shard=%s RETURNING {_COLUMNS}", shard)
+        return self._one(
+            f"UPDATE head SET epoch=epoch+1 WHERE shard=%s RETURNING {_COLUMNS}", shard
+        )
 
     def read(self, shard: int) -> Head:
         """See Heads."""

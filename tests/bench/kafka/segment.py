@@ -19,6 +19,7 @@ from vedette.domain.base.canonical import canonical_json, salted_digest
 from vedette.ledger.merkle import Frontier, ProofError, SigningKey, verify_note
 
 RECORDS_AN_EVENT = 3
+_EPOCH_US = 1_700_000_000_000_000
 # No segment before this one.
 NOTHING = -1
 KEY_NAME = "vedette/scale"
@@ -97,7 +98,7 @@ def make_records(shard: int, first: int, events: int, policy_rev: int) -> tuple[
             raw = canonical_json(body)
             made.append(
                 canonical_json(
-                    {"kind": kind, "shard": shard, "event": name, "at": 1_700_000_000_000_000 + number,
+                    {"kind": kind, "shard": shard, "event": name, "at": _EPOCH_US + number,
                      "digest": salted_digest(salt, raw), "salt": salt.hex(), "body": raw.decode()}
                 )
             )  # fmt: skip
@@ -117,9 +118,7 @@ def make_segment(
     return Segment(shard, epoch, at, previous, *fence, grown.to_bytes(), note, records)
 
 
-def read_chain(
-    held: Mapping[int, Segment], head_offset: int
-) -> Iterator[tuple[int, Segment]]:
+def read_chain(held: Mapping[int, Segment], head_offset: int) -> Iterator[tuple[int, Segment]]:
     """Yield the segments that count, with their offsets, from the head's backwards.
 
     Raises ValueError where the chain leads to no segment of the log, or forwards.
