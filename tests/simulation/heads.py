@@ -44,11 +44,11 @@ class Setup:
 
     shards: int = 6
     workers: int = 3
-    length: int = 4 * S
+    length: int = 5 * S // 2
     events_per_s: float = 600.0
     # The share of the events that one shard has alone.
     hot: float = 0.0
-    group: int = 20 * MS  # for how long a group gathers
+    group: int = 40 * MS  # for how long a group gathers
     most: int = 1000  # events of a group
     judge: int = 0  # an owner's CPU of an event
     travel: int = 300  # to the database, one way
@@ -56,13 +56,13 @@ class Setup:
     row: int = 40  # CPU of a row that is changed
     cores: int = 4  # of the database
     flush: int = 500
-    publishes_per_s: float = 0.7
-    stops_per_s: float = 0.3
-    beat: int = 150 * MS
-    dead_after: int = 600 * MS
-    pauses_per_s: float = 0.3  # of each worker
-    deaths_per_s: float = 0.05
-    lost_answers: float = 0.01
+    publishes_per_s: float = 1.2
+    stops_per_s: float = 0.6
+    beat: int = 100 * MS
+    dead_after: int = 400 * MS
+    pauses_per_s: float = 0.4  # of each worker
+    deaths_per_s: float = 0.08
+    lost_answers: float = 0.02
     drift: float = 0.4  # rates of clocks lie within 1 +- this
     bug: str = ""
 
