@@ -69,7 +69,7 @@ simulate-heads: ## The heads of many shards: 10,000 histories, planted bugs, wha
 	@tools/setup
 	@$(BIN)/python -m tests.simulation.heads_search $(ARGS)
 
-kafka-faults: ## Kill -9 of a real broker and its owners, zombies, publishes between; resumable (45 min; ARGS=--fresh)
+kafka-faults: ## Kill -9 of a real broker and its owners, zombies, publishes between; resumable (20 min; ARGS=--fresh)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.kafka.faults $(ARGS)
 

@@ -22,7 +22,7 @@ from tests.bench.kafka.installation import (
     read_jars,
 )
 from tests.bench.kafka.memory import MemoryHeads, MemoryLog, Partition
-from tests.bench.kafka.owner import POINTS, Broken, Fenced, Owner
+from tests.bench.kafka.owner import POINTS, LeaseError, LogError, Owner
 from tests.bench.kafka.segment import (
     KEY_NAME,
     NOTHING,
@@ -132,7 +132,7 @@ def test_what_a_kill_leaves(point: str, void: int, answer_lost: int) -> None:
     bench.check()
 
 
-def zombie(bench: Bench, point: str) -> Fenced | None:
+def zombie(bench: Bench, point: str) -> LeaseError | None:
     """Stop an owner at a point, let another commit, let the first go on; return what it is told."""
     taken = False
 
@@ -150,7 +150,7 @@ def zombie(bench: Bench, point: str) -> Fenced | None:
     first._reach = reach
     try:
         bench.commit(first)
-    except Fenced as told:
+    except LeaseError as told:
         return told
     return None
 
@@ -202,7 +202,17 @@ def test_nobody_goes_on_where_the_log_has_lost_what_the_head_names() -> None:
     run(bench, lambda point: None)
     lost = bench.heads.read(0).offset
     del bench.partition.held[lost:]
-    with pytest.raises(Broken, match="has lost the head's segment"):
+    with pytest.raises(LogError, match="has lost the head's segment"):
+        bench.owner().take()
+
+
+def test_a_void_segment_does_not_stand_for_a_lost_one() -> None:
+    bench = Bench()
+    run(bench, killer("commit:after", 3))
+    head = bench.heads.read(0)
+    bench.partition.held[head.offset] = None
+    assert bench.partition.read(head.offset)  # what the kill left behind is still there
+    with pytest.raises(LogError, match="has lost the head's segment"):
         bench.owner().take()
 
 
@@ -211,7 +221,7 @@ def test_nobody_goes_on_where_the_head_names_another_segment() -> None:
     run(bench, lambda point: None)
     head = bench.heads.read(0)
     bench.heads.heads[0] = msgspec.structs.replace(head, root=b"x" * 32)
-    with pytest.raises(Broken, match="is not the head's"):
+    with pytest.raises(LogError, match="is not the head's"):
         bench.owner().take()
 
 
@@ -221,7 +231,7 @@ def test_an_owner_asks_before_it_takes_a_shard_again() -> None:
     first.take()
     first.check_lease()
     second.take()
-    with pytest.raises(Fenced, match="epoch 2 has the shard"):
+    with pytest.raises(LeaseError, match="epoch 2 has the shard"):
         first.check_lease()
 
 

@@ -23,8 +23,8 @@ import msgspec
 import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
-from tests.bench.kafka.kafka_log import KafkaLog, LogUnsure, make_topic, read_partition
-from tests.bench.kafka.owner import POINTS, Fenced, Head, Log, Owner
+from tests.bench.kafka.kafka_log import DoubtError, KafkaLog, make_topic, read_partition
+from tests.bench.kafka.owner import POINTS, Head, LeaseError, Log, Owner
 from tests.bench.kafka.postgres import NoLog, PostgresHeads
 from tests.bench.kafka.segment import KEY_NAME, Segment, check_chain, read_chain
 
@@ -134,7 +134,7 @@ class Shard:
             try:
                 call()
                 return
-            except LogUnsure:
+            except DoubtError:
                 if not self.plan.retakes or time.monotonic() > end:
                     raise
                 if self._owner.head.epoch:
@@ -192,10 +192,10 @@ def own(plan: Plan) -> int:
             sys.stdin.readline()
             cpu = time.process_time()
             list(pool.map(Shard.run, shards))
-        except Fenced as error:
+        except LeaseError as error:
             _say(f"fenced {error.by}")
             return FENCED
-        except (LogUnsure, psycopg.OperationalError) as error:
+        except (DoubtError, psycopg.OperationalError) as error:
             print(f"drive: {error}", file=sys.stderr)
             return UNSURE
     total.cpu = time.process_time() - cpu

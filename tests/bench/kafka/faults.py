@@ -318,7 +318,7 @@ def summary(results: list[Result]) -> str:
 def main(words: list[str] | None = None) -> int:
     """Play the trials that were not played yet."""
     parser = argparse.ArgumentParser(prog="make kafka-faults", description=__doc__)
-    parser.add_argument("--trials", type=int, default=120)
+    parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
     parser.add_argument("--fresh", action="store_true", help="begin anew")
     parser.add_argument("--folder", type=Path, default=KEPT)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.bench.kafka.owner import Fenced
+from tests.bench.kafka.owner import LeaseError
 from tests.bench.kafka.segment import Segment
 
 TOPIC = "segments"
@@ -23,7 +23,7 @@ _FENCED = frozenset(
 )
 
 
-class LogUnsure(Exception):
+class DoubtError(Exception):
     """The broker did not say whether a segment is committed: take the shard again to know."""
 
 
@@ -73,7 +73,7 @@ class KafkaLog:
         self._producer: Any = None
 
     def take(self) -> None:
-        """See Log. Raises LogUnsure if the broker does not answer."""
+        """See Log. Raises DoubtError if the broker does not answer."""
         settings: dict[str, Any] = {
             "bootstrap.servers": self._address,
             "acks": "all",
@@ -94,7 +94,7 @@ class KafkaLog:
             self._guarded(lambda: self._producer.init_transactions(self._wait_s))
 
     def append(self, segment: Segment, reach: Callable[[str], None]) -> int:
-        """See Log. Raises LogUnsure if the broker does not answer."""
+        """See Log. Raises DoubtError if the broker does not answer."""
         answers: list[tuple[Any, Any]] = []
         raw = segment.to_bytes()
 
@@ -106,7 +106,7 @@ class KafkaLog:
                 on_delivery=lambda error, message: answers.append((error, message)),
             )  # fmt: skip
             if self._producer.flush(self._wait_s):
-                raise LogUnsure("a segment was not acknowledged in time")
+                raise DoubtError("a segment was not acknowledged in time")
             error = answers[0][0]
             if error is not None:
                 raise kafka().KafkaException(error)
@@ -128,8 +128,8 @@ class KafkaLog:
                 raise
             for each in told:
                 if each.name() in _FENCED:
-                    raise Fenced("log", each.str()) from error
-            raise LogUnsure(f"{told[0].name()}: {told[0].str()}") from error
+                    raise LeaseError("log", each.str()) from error
+            raise DoubtError(f"{told[0].name()}: {told[0].str()}") from error
 
     def read(self, offset: int) -> list[tuple[int, Segment]]:
         """See Log."""
@@ -145,7 +145,7 @@ class KafkaLog:
 def read_partition(
     address: str, shard: int, offset: int = 0, wait_s: float = WAIT_S, *, committed: bool = False
 ) -> list[tuple[int, Segment]]:
-    """Return a shard's segments from an offset on. Raises LogUnsure if there is no answer.
+    """Return a shard's segments from an offset on. Raises DoubtError if there is no answer.
 
     What was aborted, too: only the chain from the head says what counts. With `committed` what
     Kafka calls so: that ends for ever where a broker was killed between a transaction's commit and
@@ -165,7 +165,7 @@ def read_partition(
         while True:
             message = consumer.poll(wait_s)
             if message is None:
-                raise LogUnsure("the broker does not answer a reader")
+                raise DoubtError("the broker does not answer a reader")
             error = message.error()
             if error is None:
                 found.append((int(message.offset()), Segment.from_bytes(message.value())))
@@ -175,6 +175,6 @@ def read_partition(
                 # The head names an offset behind the log's end: the log has lost it.
                 return []
             elif not error.retriable() and error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
-                raise LogUnsure(f"{error.name()}: {error.str()}")
+                raise DoubtError(f"{error.name()}: {error.str()}")
     finally:
         consumer.close()

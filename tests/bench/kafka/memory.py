@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-from tests.bench.kafka.owner import Fenced, Head
+from tests.bench.kafka.owner import Head, LeaseError
 from tests.bench.kafka.segment import Segment
 
 
@@ -64,7 +64,7 @@ class MemoryLog:
 
     def _check(self) -> None:
         if self._fences and self._partition.epoch != self._epoch:
-            raise Fenced("log", f"epoch {self._partition.epoch} writes, not {self._epoch}")
+            raise LeaseError("log", f"epoch {self._partition.epoch} writes, not {self._epoch}")
 
 
 class MemoryHeads:

@@ -31,7 +31,7 @@ POINTS = (
 )  # fmt: skip
 
 
-class Fenced(Exception):
+class LeaseError(Exception):
     """Another has the shard now; `by` is who said so, "log" or "head"."""
 
     def __init__(self, by: str, why: str) -> None:
@@ -39,7 +39,7 @@ class Fenced(Exception):
         self.by = by
 
 
-class Broken(Exception):
+class LogError(Exception):
     """The log and the head do not fit: nobody may go on before people have looked."""
 
 
@@ -67,7 +67,7 @@ class Log(Protocol):
         """Fence whoever wrote before, and end what they left open."""
 
     def append(self, segment: Segment, reach: Callable[[str], None]) -> int:
-        """Make a segment durable; return its offset. Raises Fenced if another has taken the log.
+        """Make a segment durable; return its offset. Raises LeaseError if another has the log.
 
         Tells `reach` of "produce:after" when the segment is sent, and not committed yet.
         """
@@ -94,7 +94,7 @@ def pass_by(point: str) -> None:
 
 
 class Owner:
-    """An owner of one shard. `commit` raises Fenced, or Broken, after which it must not go on."""
+    """An owner of one shard. After a LeaseError or a LogError of `commit` it must not go on."""
 
     def __init__(
         self, shard: int, log: Log, heads: Heads, key: SigningKey,
@@ -111,7 +111,7 @@ class Owner:
     def take(self) -> None:
         """Take the shard: fence at the log, then at the head, and take up its tree.
 
-        Raises Broken if the log does not hold what the head says.
+        Raises LogError if the log does not hold what the head says.
         """
         self._log.take()
         self._reach("take:log")
@@ -127,17 +127,19 @@ class Owner:
             self._tree, self.void = Frontier(), len(found)
             return
         if not found or found[0][0] != head.offset:
-            raise Broken(f"shard {self.shard}: the log has lost the head's segment ({head.offset})")
+            raise LogError(
+                f"shard {self.shard}: the log has lost the head's segment ({head.offset})"
+            )
         segment = found[0][1]
         if (segment.end, segment.tree.root()) != (head.size, head.root):
-            raise Broken(f"shard {self.shard}: the segment at {head.offset} is not the head's")
+            raise LogError(f"shard {self.shard}: the segment at {head.offset} is not the head's")
         self._tree, self.void = segment.tree, len(found) - 1
 
     def check_lease(self) -> None:
-        """Raise Fenced if another has the shard: asked before it is taken *again* after a doubt."""
+        """Raise LeaseError if another has the shard: asked before it is taken again in doubt."""
         now = self._heads.read(self.shard)
         if now.epoch != self.head.epoch:
-            raise Fenced("head", f"epoch {now.epoch} has the shard, not {self.head.epoch}")
+            raise LeaseError("head", f"epoch {now.epoch} has the shard, not {self.head.epoch}")
 
     def make(self, events: int) -> Segment:
         """Return the next segment of some events, decided under the head's policy."""
@@ -168,9 +170,9 @@ class Owner:
             return True
         now = self._heads.read(self.shard)
         if now.epoch != head.epoch:
-            raise Fenced("head", f"epoch {now.epoch} has the shard, not {head.epoch}")
+            raise LeaseError("head", f"epoch {now.epoch} has the shard, not {head.epoch}")
         if (now.size, now.root, now.offset) != (head.size, head.root, head.offset):
-            raise Broken(f"shard {self.shard}: its head moved under its owner's epoch")
+            raise LogError(f"shard {self.shard}: its head moved under its owner's epoch")
         self.refused += 1
         self.head = now
         return False
