@@ -86,7 +86,7 @@ class Audit(Struct):
     """What the log and the heads hold in the end.
 
     `void` counts segments that no chain reaches; in the shards that are `hung` segments that count
-    are never shown to a reader of what Kafka calls committed.
+    are hidden from a reader of what Kafka calls committed.
     """
 
     chains: dict[int, list[Ack]]

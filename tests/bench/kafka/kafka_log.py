@@ -148,7 +148,7 @@ def read_partition(
     """Return a shard's segments from an offset on. Raises DoubtError if there is no answer.
 
     What was aborted, too: only the chain from the head says what counts. With `committed` what
-    Kafka calls so: that ends for ever where a broker was killed between a transaction's commit and
+    Kafka calls so: that may end early where a broker was killed between a transaction's commit and
     its mark, and forgot the mark when it came back (docs/design/scale.md).
     """
     client = kafka()
