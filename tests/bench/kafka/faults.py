@@ -38,7 +38,7 @@ from tests.said import ROOT
 KEPT = ROOT / ".tools" / "kafka-faults"
 SHARDS = 4
 # A broker and a database serve so many trials: an audit reads all that they left.
-SESSION = 25
+TRIALS_EACH = 25
 # Where a zombie stood still, and who has to tell it so when it goes on.
 ZOMBIES = {
     "take:log": "log", "take:head": "log", "produce:before": "log", "produce:after": "log",
@@ -58,7 +58,7 @@ class Result:
     seconds: float = 0.0
 
 
-class Session:
+class Testbed:
     """A broker, a database, and what their owners were told in all trials so far."""
 
     def __init__(self, server: pg.Server) -> None:
@@ -76,7 +76,7 @@ class Session:
         )  # fmt: skip
 
     def plan_of(self, **changes: object) -> Plan:
-        """Return the session's plan with changes."""
+        """Return the testbed's plan with changes."""
         return msgspec.structs.replace(self.plan, **changes)
 
     def owner(self, started: list[Driver]) -> int:
@@ -114,22 +114,22 @@ class Session:
         self._hung = len(found.hung)
 
 
-def kill_at_point(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def kill_at_point(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """An owner of all shards kills itself at a point of a cycle."""
     point = draw.choice(POINTS)
     result.kind += f" {point}"
     cycle = 0 if point.startswith("take") else draw.randint(1, 4)
-    plan = session.plan_of(at=point, cycle=cycle, signal=signal.SIGKILL)
+    plan = testbed.plan_of(at=point, cycle=cycle, signal=signal.SIGKILL)
     with drivers(plan) as (driver,):
-        code = session.owner([driver])
+        code = testbed.owner([driver])
     if code != -signal.SIGKILL:
         result.wrong.append(f"it ended with {code}, not by the kill: {driver.failure()}")
     return driver.acks
 
 
-def kill_any_time(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def kill_any_time(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """An owner is killed from outside, whatever it does just then."""
-    with drivers(session.plan_of(groups=10_000)) as (driver,):
+    with drivers(testbed.plan_of(groups=10_000)) as (driver,):
         if driver.wait_ready():
             driver.go()
             time.sleep(draw.uniform(0.0, 1.5))
@@ -138,10 +138,10 @@ def kill_any_time(session: Session, draw: random.Random, result: Result) -> list
     return driver.acks
 
 
-def kill_broker(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def kill_broker(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """The broker is killed and started again under owners that go on by themselves."""
-    halves = (session.plan_of(shards=(0, 2), groups=10_000, retakes=True),
-              session.plan_of(shards=(1, 3), groups=10_000, retakes=True))  # fmt: skip
+    halves = (testbed.plan_of(shards=(0, 2), groups=10_000, retakes=True),
+              testbed.plan_of(shards=(1, 3), groups=10_000, retakes=True))  # fmt: skip
     with drivers(*halves) as started:
         ready = [each.wait_ready() for each in started]
         for each in started:
@@ -149,9 +149,9 @@ def kill_broker(session: Session, draw: random.Random, result: Result) -> list[A
                 each.go()
         for _ in range(draw.randint(1, 2)):
             time.sleep(draw.uniform(0.1, 2.0))
-            session.broker.kill()
+            testbed.broker.kill()
             time.sleep(draw.choice((0.0, 0.0, 5.0)))  # 5 s: longer than an owner waits
-            session.broker.start()
+            testbed.broker.start()
         before = [len(each.acks) for each in started]
         end = time.monotonic() + 90
         for each, was in zip(started, before, strict=True):
@@ -167,61 +167,61 @@ def kill_broker(session: Session, draw: random.Random, result: Result) -> list[A
     return [ack for each in started for ack in each.acks]
 
 
-def kill_both(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def kill_both(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """Owner and broker are killed, one soon after the other."""
-    with drivers(session.plan_of(groups=10_000)) as (driver,):
+    with drivers(testbed.plan_of(groups=10_000)) as (driver,):
         if driver.wait_ready():
             driver.go()
             time.sleep(draw.uniform(0.0, 1.5))
-        kills: list[Callable[[], None]] = [session.broker.kill, lambda: driver.send(signal.SIGKILL)]
+        kills: list[Callable[[], None]] = [testbed.broker.kill, lambda: driver.send(signal.SIGKILL)]
         draw.shuffle(kills)
         kills[0]()
         time.sleep(draw.choice((0.0, 0.02, 0.2)))
         kills[1]()
         driver.wait()
-    session.broker.start()
+    testbed.broker.start()
     return driver.acks
 
 
-def kill_server(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def kill_server(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """PostgreSQL crashes under an owner, that ends; both are there again after."""
-    with drivers(session.plan_of(groups=10_000)) as (driver,):
+    with drivers(testbed.plan_of(groups=10_000)) as (driver,):
         if driver.wait_ready():
             driver.go()
             time.sleep(draw.uniform(0.0, 1.0))
-        session.server.crash()
-        session.server.restart()
+        testbed.server.crash()
+        testbed.server.restart()
         driver.wait()
     return driver.acks
 
 
-def zombie(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def zombie(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """An owner stands still, another takes its shards and commits; then the first goes on."""
     point = draw.choice(tuple(ZOMBIES))
     result.kind += f" {point}"
-    return _zombie(session, draw, result, point, ZOMBIES[point], "transaction")
+    return _zombie(testbed, draw, result, point, ZOMBIES[point], "transaction")
 
 
-def zombie_without_lease(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def zombie_without_lease(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """Control: without the producer's epoch the log takes what a zombie says; the head does not."""
-    return _zombie(session, draw, result, "produce:before", "head", "idempotent")
+    return _zombie(testbed, draw, result, "produce:before", "head", "idempotent")
 
 
 def _zombie(
-    session: Session, draw: random.Random, result: Result, point: str, by: str, path: str
+    testbed: Testbed, draw: random.Random, result: Result, point: str, by: str, path: str
 ) -> list[Ack]:
     shard = draw.randrange(SHARDS)
     cycle = 0 if point.startswith("take") else draw.randint(1, 3)
-    paused = session.plan_of(
+    paused = testbed.plan_of(
         shards=(shard,), at=point, cycle=cycle, signal=signal.SIGSTOP, path=path, groups=10
     )
-    other = session.plan_of(shards=(shard,), path=path, groups=2)
+    other = testbed.plan_of(shards=(shard,), path=path, groups=2)
     with drivers(paused) as (first,):
         if first.wait_ready():
             first.go()
         first.wait_paused()
         with drivers(other) as (second,):
-            if session.owner([second]):
+            if testbed.owner([second]):
                 result.wrong.append(f"the other could not take it: {second.failure()}")
             first.send(signal.SIGCONT)
             if not first.said:  # it had not even got the shard
@@ -238,18 +238,18 @@ def _zombie(
     return [*first.acks, *second.acks]
 
 
-def publish_between(session: Session, draw: random.Random, result: Result) -> list[Ack]:
+def publish_between(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """A policy is published while a segment is in the log, and its head not moved yet."""
     shard = draw.randrange(SHARDS)
-    plan = session.plan_of(
+    plan = testbed.plan_of(
         shards=(shard,), at="commit:after", cycle=draw.randint(1, 3), signal=signal.SIGSTOP
     )
     with drivers(plan) as (driver,):
         if driver.wait_ready():
             driver.go()
         driver.wait_paused()
-        session.revision += 1
-        publish(session.plan.url, session.revision)
+        testbed.revision += 1
+        publish(testbed.plan.url, testbed.revision)
         driver.send(signal.SIGCONT)
         code = driver.wait()
     refused = json.loads(driver.said[-1])["refused"] if not code else 0
@@ -259,19 +259,19 @@ def publish_between(session: Session, draw: random.Random, result: Result) -> li
     return driver.acks
 
 
-KINDS: tuple[Callable[[Session, random.Random, Result], list[Ack]], ...] = (
+KINDS: tuple[Callable[[Testbed, random.Random, Result], list[Ack]], ...] = (
     kill_at_point, kill_broker, zombie, kill_any_time, kill_at_point, publish_between, kill_both,
     zombie, kill_broker, kill_at_point, zombie_without_lease, kill_server,
 )  # fmt: skip
 
 
-def play(session: Session, trial: int, seed: int) -> Result:
+def play(testbed: Testbed, trial: int, seed: int) -> Result:
     """Play one trial."""
     began = time.monotonic()
     kind = KINDS[trial % len(KINDS)]
     result = Result(trial, kind.__name__.replace("_", " "))
-    told = kind(session, random.Random(f"{seed} {trial}"), result)
-    session.settle(result, told)
+    told = kind(testbed, random.Random(f"{seed} {trial}"), result)
+    testbed.settle(result, told)
     result.seconds = time.monotonic() - began
     return result
 
@@ -335,16 +335,16 @@ def main(words: list[str] | None = None) -> int:
     print(
         f"{described()}\nseed {kept.seed}, {options.trials} trials, {len(left)} to play", flush=True
     )
-    session, played = None, 0
+    testbed, played = None, 0
     try:
         for trial in left:
-            if played % SESSION == 0:
-                if session is not None:
-                    session.broker.stop()
-                session = Session(server)
+            if played % TRIALS_EACH == 0:
+                if testbed is not None:
+                    testbed.broker.stop()
+                testbed = Testbed(server)
             played += 1
-            assert session is not None
-            result = play(session, trial, kept.seed)
+            assert testbed is not None
+            result = play(testbed, trial, kept.seed)
             kept.add(result)
             state = "wrong" if result.wrong else "right"
             print(f"{trial + 1:>4} of {options.trials}  {state}  {result.seconds:5.1f} s  "
@@ -358,8 +358,8 @@ def main(words: list[str] | None = None) -> int:
         print("\nbroken off; a further run goes on from here", flush=True)
         return 130
     finally:
-        if session is not None:
-            session.broker.stop()
+        if testbed is not None:
+            testbed.broker.stop()
     results = [one for number, one in sorted(kept.results.items()) if number < options.trials]
     print(summary(results))
     return 1 if any(one.wrong for one in results) else 0
