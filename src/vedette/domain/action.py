@@ -188,7 +188,7 @@ def encode_argument(value: Any) -> dict[str, Any]:
     `{"object": {…}}` of such.
     """
     if isinstance(value, Ref):
-        return {"ref": value.pointer}
+        return {"ref": normalize_json(value.pointer)}
     if _has_reference(value):
         if isinstance(value, Mapping):
             return {"object": {str(name): encode_argument(item) for name, item in value.items()}}

@@ -174,8 +174,8 @@ class Agent(Struct, frozen=True):
         What the agent may be taught counts whole, whatever it was briefed with: its judge is made
         of all that its scopes hold.
         """
-        of_scopes = [scope.readers for scope in self.scopes]
-        run = meet_labels(event.readers, row, *of_scopes, *answers.values())
+        scope_labels = [scope.readers for scope in self.scopes]
+        run = meet_labels(event.readers, row, *scope_labels, *answers.values())
         if run is None:
             return None
         scopes = {(scope.bank, scope.scope): scope.readers for scope in self.scopes}

@@ -213,7 +213,7 @@ def check_request(request: Mapping[str, Any]) -> str | None:
     """
     try:
         convert(request, _REQUEST)
-    except ValidationError:
+    except (ValidationError, UnicodeEncodeError):
         return _find_fault(request)
     return None
 

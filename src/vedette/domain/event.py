@@ -173,9 +173,13 @@ def check_event(event: Event, *, max_bytes: int) -> bytes:
             )
         if len(value) > 1024:
             raise BadEvent(f"attribute {name!r} is longer than 1024 characters", mend="shorten it")
+    for name, value in (("subject", event.subject), ("time", event.time)):
+        if value is not None and not isinstance(value, str):
+            raise BadEvent(f"attribute {name!r} is no text", mend="send a text, or leave it out")
     # CloudEvents has no control characters in these; this one no store keeps alike.
-    if "\0" in f"{event.source}{event.id}{event.type}{event.subject}{event.time}":
-        name = next(name for name in sorted(ENVELOPE) if "\0" in (getattr(event, name) or ""))
+    if "\0" in event.source + event.id + event.type + (event.subject or "") + (event.time or ""):
+        names = ("source", "id", "type", "subject", "time")
+        name = next(name for name in names if "\0" in (getattr(event, name) or ""))
         raise BadEvent(f"attribute {name!r} holds a NUL character", mend="leave it out")
     if event.subject is not None and len(event.subject) > 1024:
         raise BadEvent("attribute 'subject' is longer than 1024 characters", mend="shorten it")

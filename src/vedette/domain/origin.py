@@ -192,12 +192,8 @@ def worst_origin(origins: Sequence[Origin]) -> Origin:
     return max(origins, key=RANK.__getitem__, default="derived")
 
 
-@lru_cache(4096)
 def escape_pointer(name: str) -> str:
-    """Return a name as it stands in a JSON Pointer of a reference.
-
-    Arguments and members have few names, over and over: the last thousands are kept.
-    """
+    """Return a name as it stands in a JSON Pointer of a reference."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

@@ -62,7 +62,7 @@ class RunContext(Struct):
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `reservation` is this turn's worst case, booked;
     `slots` is the room for actions of the step that is being made. `fresh_actions` has the actions
-    that were decided here, by id, with the registry they were bound under.
+    that were decided here, by id, with the registry they were bound under and their record.
     `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
     whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
     recorded before this handler took it up. `subject` is what the bodies of its entries are found
@@ -86,7 +86,7 @@ class RunContext(Struct):
     reservation: Reservation | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
-    fresh_actions: dict[str, tuple[Action, object]] = field(default_factory=dict)
+    fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
 
     @classmethod
@@ -357,8 +357,9 @@ class RunContext(Struct):
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
-        fresh, registry = self.fresh_actions.get(row.id, (None, None))
-        if fresh is not None and registry is self.services.registry and fresh.tool is tool:
+        fresh, registry, recorded = self.fresh_actions.get(row.id, (None, None, None))
+        is_same = registry is self.services.registry and recorded == row.record
+        if fresh is not None and is_same and fresh.tool is tool:
             # A tool may change what it is given, and nothing of the next try.
             return replace(fresh, args=orjson.loads(row.record)["args"])
         try:

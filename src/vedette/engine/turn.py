@@ -230,7 +230,7 @@ def decide_action(
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
         elif not planned:
-            context.fresh_actions[row.id] = (action, services.registry)
+            context.fresh_actions[row.id] = (action, services.registry, row.record)
             drafts.append(context.effect_entry("effect.intended", row, 1))
         if "notify" in obligations:
             about = {"action": row.id, "tool": row.tool, "rule": row.rule}
@@ -354,7 +354,7 @@ def turn_body(
         "score": normalize_json(judgement.score),
         "threshold": normalize_json(judgement.threshold),
         "detail": normalize_json(dict(judgement.detail)),
-        "final": judgement.final,
+        "final": normalize_json(judgement.final),
         "memories": [cite for cite, _ in cited],
         "trust": [trust for _, trust in cited],
         "proposals": [

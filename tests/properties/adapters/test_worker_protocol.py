@@ -191,7 +191,21 @@ def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
                 continue
 
 
-@given(data, st.sampled_from([protocol.read_outcome, protocol.read_rows, read_error]))
+def read_judgement(plain: bytes) -> ReasonerJudgement:
+    return protocol.read_judgement(plain, b"")
+
+
+@pytest.mark.parametrize(
+    "value", ["\ud800", ["x", 1.0, [], "\ud800", False, {}, [], True, False, STATE]]
+)
+def test_text_that_no_utf8_can_hold_is_refused_where_none_belongs(value: Any) -> None:
+    with pytest.raises(BadFrame):
+        read_judgement(pack_plain(value))
+
+
+@given(
+    data, st.sampled_from([protocol.read_outcome, protocol.read_rows, read_error, read_judgement])
+)
 def test_data_of_another_shape_is_refused(value: Any, read: Any) -> None:
     for packed in (pack_plain(value), pack_plain([value, math.nan])):
         try:

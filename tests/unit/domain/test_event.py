@@ -42,7 +42,8 @@ def test_everybody_sees_the_event_as_it_is_stored() -> None:
         ({"data": "x" * 2000}, "limit is 1000"),
         ({"source": "a\0b"}, "'source' holds a NUL"), ({"id": "a\0b"}, "'id' holds a NUL"),
         ({"type": "a\0b"}, "'type' holds"), ({"subject": "\0"}, "'subject' holds a NUL"),
-        ({"time": "\0"}, "'time' holds"),
+        ({"time": "\0"}, "'time' holds"), ({"time": 1.5}, "'time' is no text"),
+        ({"time": ["\0"]}, "'time' is no text"), ({"subject": 5}, "'subject' is no text"),
         ({"type": "mail.in", "data": {"from": "a\0@b"}}, "the sender in data holds a NUL"),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.origin import Ref, Roots
@@ -33,7 +34,7 @@ def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     agent = SimpleNamespace(name="clerk", tools={tool.name: tool}, charter=CHARTER)
     case = RunContext(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
     row = action_row(action, "clerk")
-    case.fresh_actions[row.id] = (action, REGISTRY)
+    case.fresh_actions[row.id] = (action, REGISTRY, row.record)
     return case, row
 
 
@@ -61,6 +62,40 @@ def test_what_was_not_decided_here_is_held_against_its_digest() -> None:
         case.rebuild_action(row)
 
 
+def test_a_tool_declared_anew_is_held_against_the_digest_of_what_was_decided_here() -> None:
+    case, row = case_of()
+    changed = Tool("mail.tell", "tell", "mail", TOOL.args, ("/to",), "none", "f", high_impact=True)
+    case.agent.tools[TOOL.name] = changed  # type: ignore[index]
+    with pytest.raises(Superseded, match="not declared as it was"):
+        case.rebuild_action(row)
+
+
+@pytest.mark.parametrize("record", [b"", b"x", b"[]", b"{}", b'{"args":5}', None])
+def test_a_record_that_is_none_is_never_taken_for_what_was_decided_here(record: Any) -> None:
+    case, row = case_of()
+    case.services.metrics = SimpleNamespace(count=lambda *a, **b: None)
+    row.record = record
+    with pytest.raises(Superseded):
+        case.rebuild_action(row)
+
+
+def test_an_edited_record_is_not_what_was_decided_here() -> None:
+    case, row = case_of()
+    case.services.metrics = SimpleNamespace(count=lambda *a, **b: None)
+    row.record = row.record.replace(b"ada@harbour.example", b"eve@harbour.example")
+    with pytest.raises(Superseded, match="not declared as it was"):
+        case.rebuild_action(row)
+
+
+def test_what_was_decided_here_keeps_its_readers_and_links() -> None:
+    case, row = case_of()
+    action, registry, record = case.fresh_actions[row.id]
+    kept = replace(action, readers={"/to": frozenset({"@harbour.example"})}, links=action.links)
+    case.fresh_actions[row.id] = (kept, registry, record)
+    again = case.rebuild_action(row)
+    assert (again.readers, again.links) == (kept.readers, kept.links)
+
+
 def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_arguments() -> None:
     """One digest, two places in the run: by reference trusted, given bare derived."""
     case, row = case_of()
@@ -77,7 +112,7 @@ def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_argume
         confidence=1.0,
     )
     twin = action_row(other, "clerk")
-    case.fresh_actions[twin.id] = (other, REGISTRY)
+    case.fresh_actions[twin.id] = (other, REGISTRY, twin.record)
     assert twin.digest == row.digest
     assert case.rebuild_action(row).origins["/what"] == "derived"
     assert case.rebuild_action(twin).origins["/what"] == "trusted"

@@ -179,7 +179,7 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
     """
     try:
         found = convert(read_plain(plain), _JudgementFields)
-    except ValidationError as error:
+    except (ValidationError, UnicodeEncodeError) as error:
         raise BadFrame(f"no judgement: {error}") from error
     if not is_state_name(found.state):
         raise BadFrame("a state without a name")
@@ -234,8 +234,8 @@ def read_rows(plain: bytes) -> list[RowWrite]:
 
 class _ProposalFields(Struct, array_like=True, forbid_unknown_fields=True):
     tool: str
-    references: dict[str, str]
-    values: dict[str, Any]
+    references: dict[Any, str]
+    values: dict[Any, Any]
     why: str
     confidence: Any = UNSET
 
