@@ -1,9 +1,9 @@
 """Generated modules, each engine that may decide against real `opa`: part of `make diff-engines`.
 
 In batches: modules are made until so many are admitted by the profile, each is asked the same
-questions by the OPA server, by OPA's Wasm and by regorus' compiled program, and every difference is
-told with its module. What was counted is kept in a file after each batch, so that a run that was
-broken off goes on where it was.
+questions by the OPA server, by OPA's Wasm, by regorus' compiled program and by its residuals, and
+every difference is told with its module. A residual may give way instead. What was counted is kept
+in a file after each batch, so that a run that was broken off goes on where it was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from typing import Any
 import orjson
 from tests.engines import Engines
 from tests.opa import find_opa
-from tests.rego_compare import FAILED, REFUSED, UNDEFINED, by_regorus, by_wasm, refusals, server
+from tests.rego_compare import (
+    FAILED,
+    GAVE_WAY,
+    REFUSED,
+    UNDEFINED,
+    by_regorus,
+    by_residual,
+    by_wasm,
+    refusals,
+    server,
+)
 from tests.rego_grammar import modules, questions
 
 from vedette.adapters.policy_engines.regorus.engine import version
@@ -32,6 +42,7 @@ SEED = 20261122
 BATCH = 50
 ASKED = 50
 KEPT = 20
+ENGINES = ("wasm", "regorus", "residual")
 STATE = Path("build/diff-modules.json")
 
 
@@ -43,12 +54,13 @@ class Counts:
     batches: int = 0
     made: int = 0
     admitted: int = 0
-    decisions: dict[str, int] = field(default_factory=lambda: {"wasm": 0, "regorus": 0})
+    decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENGINES, 0))
+    gave_way: int = 0
     values: int = 0
     undefined: int = 0
     failed: int = 0
     refused_by_opa: int = 0
-    differed: dict[str, int] = field(default_factory=lambda: {"wasm": 0, "regorus": 0})
+    differed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENGINES, 0))
     seconds: float = 0.0
     examples: list[str] = field(default_factory=list)
 
@@ -72,6 +84,7 @@ def batch(counts: Counts, *, size: int = BATCH, questions_each: int = ASKED) -> 
     said = {
         "regorus": {number: by_regorus(text, all_questions) for number, text in texts.items()},
         "wasm": wasm,
+        "residual": {number: by_residual(text, all_questions) for number, text in texts.items()},
     }
     for refused, words in opa.refused.items():
         _example(counts, f"opa does not compile it: {words}\n{texts[refused]}")
@@ -98,8 +111,10 @@ def _count(
     for number, answers in said.items():
         if right[number][0] == REFUSED:
             continue
-        counts.decisions[name] += len(answers)
-        wrong = [n for n, each in enumerate(answers) if each != right[number][n]]
+        given = [n for n, each in enumerate(answers) if each != GAVE_WAY]
+        counts.decisions[name] += len(given)
+        counts.gave_way += len(answers) - len(given)
+        wrong = [n for n in given if answers[n] != right[number][n]]
         if wrong:
             counts.differed[name] += 1
             first = wrong[0]
@@ -117,9 +132,9 @@ def _example(counts: Counts, words: str) -> None:
 
 def _read(path: Path, seed: int) -> Counts:
     if path.is_file():
-        found = Counts(**orjson.loads(path.read_bytes()))
-        if found.seed == seed:
-            return found
+        found = orjson.loads(path.read_bytes())
+        if found["seed"] == seed and found["decisions"].keys() == set(ENGINES):
+            return Counts(**found)
     return Counts(seed)
 
 
@@ -163,6 +178,7 @@ def main() -> int:
         f"{counts.values:,} values, {counts.undefined:,} undefined, {counts.failed:,} errors"
     )
     print(f"admitted and not compiled by opa: {counts.refused_by_opa}")
+    print(f"residuals gave way {counts.gave_way:,} times")
     for name, many in counts.decisions.items():
         print(
             f"OPA server against {name}: {many:,} decisions, {counts.differed[name]} modules differ"

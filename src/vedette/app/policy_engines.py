@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.errors import BadCommand, BadPolicy
-from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage, ResidualCompiler
 from vedette.domain.ports.reasoner import Metrics
 
 if TYPE_CHECKING:
@@ -174,6 +174,19 @@ def second_engine_maker(
         return embedded.load(bundle) if engine == "opa" else None
 
     return build_engine
+
+
+def residual_loader(settings: Settings) -> Callable[[Bundle], ResidualCompiler] | None:
+    """Wire what makes the residuals of an admitted bundle; None where there are to be none."""
+    if not settings.deployment.policy.residual:
+        return None
+
+    def load_compiler(bundle: Bundle) -> ResidualCompiler:
+        from vedette.adapters.policy_engines.regorus.residual.compiler import BundleCompiler
+
+        return BundleCompiler(bundle)
+
+    return load_compiler
 
 
 def close_stage(stage: Any) -> None:

@@ -11,6 +11,7 @@ import orjson
 from vedette.app.policy_engines import (
     engine_reason,
     policy_stage,
+    residual_loader,
     second_engine_maker,
     wasm_trouble,
 )
@@ -30,6 +31,7 @@ from vedette.policy.budget_data import parse_budgets
 from vedette.policy.folder import offer_folder, remember_folder
 from vedette.policy.gateway import Gateway
 from vedette.policy.loosening import Loosening, find_loosening, find_looser_decisions
+from vedette.policy.residuals import ResidualFactory
 from vedette.policy.rollout import PublishRequest, Rollout
 from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
 
@@ -72,6 +74,9 @@ async def open_rollout(
     opinions = SecondOpinionFactory(
         load, mount, services.metrics, settings.deployment.policy.sample
     )
+    residuals = ResidualFactory(
+        residual_loader(settings), services.metrics, settings.deployment.policy.sample
+    )
     prepared: list[ReadableScopes] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
@@ -89,8 +94,8 @@ async def open_rollout(
         }
         return read_bundle_budgets(bundle.files, looked_at)[1]
 
-    def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
-        services.gateway.swap(engine, live.number, second)
+    def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision, bundle: Bundle) -> None:
+        services.gateway.swap(engine, live.number, second, residuals.set_live(bundle, engine))
         rollout.engine_reason = engine_reason(stage)  # of the bundle loaded last: this one
         opinions.live = second
         if prepared:
@@ -113,6 +118,7 @@ async def open_rollout(
         services.calls.count_before,
         services.metrics,
         opinions,
+        residuals,
         asyncio.Lock(),
         lambda: (services.fleet.agents, None),
         admits,
@@ -123,7 +129,7 @@ async def open_rollout(
     if number:
         bundle = await _live_bundle(settings, store, digest)
         engine = stage.load(bundle)
-        swap(engine, await opinions.create_live(bundle), rollout.live)
+        swap(engine, await opinions.create_live(bundle), rollout.live, bundle)
     troubles = await _offer_policy_folder(settings, store, rollout)
     if (trouble := wasm_trouble(rollout.engine_reason)) is not None:
         troubles.append(trouble)

@@ -31,6 +31,7 @@ class PolicyPlan(Struct, frozen=True):
     opa_token_secret: str | None = None
     bundle_token_secret: str | None = None
     sample: int = 64
+    residual: bool = True
 
 
 class TokensPlan(Struct, frozen=True):
@@ -109,6 +110,7 @@ def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
             duration_us(policy.timeout), policy.otherwise, bundles, policy.bundle_token_env,
             str(path(policy.bundle_token_file)) if policy.bundle_token_file else None,
             policy.opa_token_secret, policy.bundle_token_secret, sample=policy.sample,
+            residual=policy.residual,
         ),
         TokensPlan(
             tokens.kind, duration_us(tokens.life), tokens.audience, tokens.service_account

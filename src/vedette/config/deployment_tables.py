@@ -33,6 +33,10 @@ class PolicyFile(SettingsTable):
         default=64, ge=1, le=1_000_000, description="one decision in so many is compared with a "
         "second engine's beside the line; each permit of an outward or high-impact tool always is",
     )  # fmt: skip
+    residual: bool = Field(
+        default=True, description="whether functions made of the policy may permit what its "
+        "engine permits, at a part of the cost; no second engine is asked less for it",
+    )  # fmt: skip
     bundles: str | None = Field(
         default=None, description="where signed bundles are put: a folder or gs://BUCKET/PREFIX"
     )

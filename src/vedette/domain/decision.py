@@ -379,8 +379,17 @@ class Decider(Protocol):
 def request_decision(engine: Decider, request: Mapping[str, Any]) -> tuple[Decision, bytes]:
     """Ask a policy engine for a Decision; return it and the exact bytes that were asked.
 
-    The gateway and `verify decisions` both ask through here. Whatever goes wrong is a deny: a
-    question of another shape, an engine that fails, an answer that is not an exact decision.
+    The gateway and `verify decisions` both ask so. Whatever goes wrong is a deny: a question of
+    another shape, an engine that fails, an answer that is not an exact decision.
+    """
+    denial, raw = check_decision_request(request)
+    return evaluate_request(engine, raw) if denial is None else denial, raw
+
+
+def check_decision_request(request: Mapping[str, Any]) -> tuple[Decision | None, bytes]:
+    """Return the Decision, a deny, on a request of another shape, None for the right one.
+
+    With it the exact bytes that are asked and recorded.
     """
     try:
         raw = canonicalize_normalized(request)
@@ -388,9 +397,7 @@ def request_decision(engine: Decider, request: Mapping[str, Any]) -> tuple[Decis
         # What has no canonical form cannot be recorded; the empty question stands for it.
         request, raw = {}, b"{}"
     problem = check_request(request)
-    if problem is not None:
-        return build_denial("engine.question", problem), raw
-    return evaluate_request(engine, raw), raw
+    return build_denial("engine.question", problem) if problem is not None else None, raw
 
 
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:

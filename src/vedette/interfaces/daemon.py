@@ -221,10 +221,12 @@ class Daemon:
         opinions = self.app.rollout.second_opinions
         comparing = opinions.samples.watch(self.app.store.commands, self.report_trouble)
         retrying = opinions.keep_retrying(self.app.services.clock, self.report_trouble)
+        residuals = self.app.rollout.residuals.watch(self.report_trouble)
         works = [
             *build_followers(self.app, self.report_trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
-            ("second engine", retrying), ("policy check", self._check_policies()),
+            ("residuals", residuals), ("second engine", retrying),
+            ("policy check", self._check_policies()),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:

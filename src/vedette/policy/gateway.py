@@ -8,7 +8,7 @@ goes wrong on the way to a decision is a deny, and so is a permit on which a sec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -18,29 +18,40 @@ from vedette.domain.decision import (
     REQUEST_SCHEMA,
     DecisionContext,
     DecisionRecord,
-    request_decision,
+    check_decision_request,
+    evaluate_request,
 )
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.spend import SpendCounters
 from vedette.policy.second_opinion import SecondOpinion
+
+if TYPE_CHECKING:
+    from vedette.policy.residuals import ResidualSet
 
 
 class Gateway(Struct):
     """Decides actions under the live policy. `swap` is the only thing that changes what is live.
 
     `second_opinion` is what another engine says of the same bundle; None where there is no other.
+    `residuals` are what may permit in the engine's place; None where there are none.
     """
 
     engine: PolicyEngine
     policy_rev: int
     counts: SpendCounters = field(default_factory=SpendCounters)
     second_opinion: SecondOpinion | None = None
+    residuals: ResidualSet | None = None
 
     def swap(
-        self, engine: PolicyEngine, policy_rev: int, second_opinion: SecondOpinion | None = None
+        self,
+        engine: PolicyEngine,
+        policy_rev: int,
+        second_opinion: SecondOpinion | None = None,
+        residuals: ResidualSet | None = None,
     ) -> None:
         """Make another bundle live, between two decisions and never within one."""
         self.engine, self.policy_rev, self.second_opinion = engine, policy_rev, second_opinion
+        self.residuals = residuals
 
     def decide(self, action: Action, decision_context: DecisionContext) -> DecisionRecord:
         """Decide one action. A permit counts once its caller says so (`counts`)."""
@@ -68,12 +79,13 @@ class Gateway(Struct):
             },
             confidence=action.confidence_milli,
         )
-        decision_record = self._evaluate(request)
-        if self.second_opinion is not None:
-            decision_record = self.second_opinion.review(
-                decision_record, outward=self.second_opinion.is_outward(request)
-            )
-        return decision_record
+        second = self.second_opinion
+        if second is None:
+            return self._evaluate(request, self.residuals)
+        outward = second.is_outward(request)
+        # Where another engine must agree, both are whole ones that share no code.
+        residuals = None if second.is_due(outward=outward) else self.residuals
+        return second.review(self._evaluate(request, residuals), outward=outward)
 
     def may_read(self, decision_context: DecisionContext, bank: str, scope: str) -> DecisionRecord:
         """Decide whether an agent may read a memory scope."""
@@ -164,7 +176,18 @@ class Gateway(Struct):
             },
         }
 
-    def _evaluate(self, request: dict[str, Any]) -> DecisionRecord:
+    def _evaluate(
+        self, request: dict[str, Any], residuals: ResidualSet | None = None
+    ) -> DecisionRecord:
         engine, revision = self.engine, self.policy_rev
-        decision, raw = request_decision(engine, request)
+        denial, raw = check_decision_request(request)
+        if denial is not None:
+            return DecisionRecord(denial, raw, revision, engine.digest, engine.name)
+        if residuals is not None:
+            permit = residuals.permit(request, raw)
+            if permit is not None:
+                return DecisionRecord(permit, raw, revision, engine.digest, residuals.name)
+        decision = evaluate_request(engine, raw)
+        if residuals is not None:
+            residuals.note(request, raw, decision)
         return DecisionRecord(decision, raw, revision, engine.digest, engine.name)

@@ -34,6 +34,7 @@ from vedette.domain.ports.store import Store
 from vedette.policy.compatibility import build_check_mark
 from vedette.policy.distribution import TRIES, WAIT_S, Archive, BundleDistributor
 from vedette.policy.loosening import Loosening
+from vedette.policy.residuals import ResidualFactory
 from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
 
 _DRAIN_US = 2_000_000
@@ -103,7 +104,8 @@ class Rollout(Struct):
     it and hands it to others. `second_opinions` makes what another engine says of it; a bundle that
     the other refuses is refused. `engine_reason` says for people why the engine of the live bundle
     decides, which `swap` sets. `find_loosening` says what a bundle loosens against the live one,
-    `evidence` what recorded questions would be answered by its engine.
+    `evidence` what recorded questions would be answered by its engine. `residuals` makes what may
+    permit in the live engine's place.
     """
 
     store: Store
@@ -111,10 +113,11 @@ class Rollout(Struct):
     clock: Clock
     live: Revision
     prepare: Callable[[PolicyEngine, int], Sequence[Draft]]
-    swap: Callable[[PolicyEngine, SecondOpinion, Revision], None]
+    swap: Callable[[PolicyEngine, SecondOpinion, Revision, Bundle], None]
     count_calls_before: Callable[[int], int]
     metrics: Metrics
     second_opinions: SecondOpinionFactory
+    residuals: ResidualFactory
     _publish_lock: asyncio.Lock
     load_releases: Callable[[], tuple[Mapping[str, Agent], int | None]] = lambda: ({}, None)
     check_agents: Callable[[Bundle, Mapping[str, Agent]], Sequence[Finding]] = (
@@ -227,7 +230,7 @@ class Rollout(Struct):
             finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
             return await self._refuse_bundle(bundle, [finding], request), None
         self.live = Revision(number, bundle.digest)
-        self.swap(engine, second, self.live)
+        self.swap(engine, second, self.live, bundle)
         self.store.cluster.adopt(number, 0)
         return PublishResult(self.live, True, 0, loosening=loosening), archive
 
@@ -363,7 +366,7 @@ class Rollout(Struct):
                 # What this decides was made durable with the publication.
                 self.prepare(engine, number)
                 self.live = Revision(number, bundle.digest)
-                self.swap(engine, second, self.live)
+                self.swap(engine, second, self.live, bundle)
                 self.store.cluster.adopt(number, 0)
             if self.distributor is not None:
                 self.distributor.refresh()

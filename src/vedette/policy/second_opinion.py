@@ -89,6 +89,10 @@ class SecondOpinion:
         """Say whether there is another engine that can be asked."""
         return self._engine is not None and not self.is_missing
 
+    def is_due(self, *, outward: bool) -> bool:
+        """Say whether another engine must agree to a permit before it counts."""
+        return self._engine is not None and (outward or self.has_differed)
+
     def set_engine(self, engine: PolicyEngine | Exception) -> None:
         """Take the engine that was missing, or why it is missing still."""
         self._engine = engine

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from vedette.domain.bundle import Bundle, Finding
-from vedette.domain.decision import DecisionContext, DecisionRecord
+from vedette.domain.decision import Decision, DecisionContext, DecisionRecord
 from vedette.domain.policy_wasm import PolicyWasm
 
 
@@ -23,6 +24,34 @@ class PolicyEngine(Protocol):
         """Return what the entry point says of a canonical question; None if undefined.
 
         May raise anything; whatever is not an exact decision becomes a deny in the gateway.
+        """
+        ...
+
+
+class Residual(Protocol):
+    """The port that permits some of what a full engine permits: of one bundle, for one caller."""
+
+    @property
+    def literals(self) -> Sequence[int | str]:
+        """Return the numbers and texts that it compares a question with."""
+        ...
+
+    def permit(self, request: bytes) -> Decision | None:
+        """Return exactly the permit that the full engine gives a canonical question.
+
+        None where it does not permit, or where this is not sure. Raises nothing.
+        """
+        ...
+
+
+class ResidualCompiler(Protocol):
+    """The port that makes residuals of one bundle."""
+
+    def compile(self, request: Mapping[str, Any]) -> Residual:
+        """Return the residual for questions of the same agent, release and tool.
+
+        Takes some ms; may be called on any thread. Raises ValueError for rules that none is made
+        of.
         """
         ...
 

@@ -251,6 +251,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
             "name": services.gateway.engine.name,
             "why": commands.rollout.engine_reason,
         },
+        "residuals": commands.rollout.residuals.state,
         "second": services.gateway.second_opinion.name
         if services.gateway.second_opinion is not None
         else None,

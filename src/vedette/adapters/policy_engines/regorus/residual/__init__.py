@@ -1,0 +1,1 @@
+"""The residual of a policy: a Python function made of it by partial evaluation of its rules."""

@@ -1,0 +1,130 @@
+"""The Python source that a partial evaluation writes, and the values that it tells apart.
+
+A value is known now or computed by source. What follows a value is a function of it (a
+continuation), which says how it ended. NEVER: nothing that was written goes on to what follows.
+ALWAYS: it surely does. MAYBE: at run time it is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from vedette.adapters.policy_engines.regorus.residual import values
+from vedette.adapters.policy_engines.regorus.residual.values import (
+    TYPE_NAMES,
+    UNDEFINED,
+    GiveWay,
+)
+
+# Steps of one evaluation: the shipped policy takes 3,000. What multiplies data is not unrolled.
+MAX_STEPS = 20_000
+
+NEVER, MAYBE, ALWAYS = "never", "maybe", "always"
+Path = tuple[str, ...]
+
+
+class Unsupported(ValueError):
+    """The rules have a form that no residual is made of."""
+
+
+class Known(Struct, frozen=True):
+    """A value that is known now."""
+
+    value: Any
+
+
+class Code(Struct, frozen=True):
+    """A value that Python source computes; `kind` is its type in Rego's word, if that is known."""
+
+    text: str
+    kind: str | None = None
+
+
+class QuestionPart(Code, frozen=True):
+    """An object of the question of which something is known; `path` is where it stands."""
+
+    path: Path = ()
+
+
+Value = Known | Code
+Then = Callable[[Any], str]
+
+
+def kind_of(value: Value) -> str | None:
+    """Return the type of a value in Rego's word, None if it is not known."""
+    return TYPE_NAMES[values.rank(value.value)] if isinstance(value, Known) else value.kind
+
+
+class SourceWriter:
+    """Writes the body of one Python function at a time; `constants` are what all of them name."""
+
+    def __init__(self) -> None:
+        self.constants: list[Any] = []
+        self.lines: list[str] = []
+        self.depth = 1
+        self._number = self._steps = 0
+
+    def text(self, value: Value) -> str:
+        """Return the Python source of a value."""
+        return self.constant(value.value) if isinstance(value, Known) else value.text
+
+    def constant(self, value: Any) -> str:
+        if value is None or type(value) in (bool, int, str):
+            return repr(value)
+        if value is UNDEFINED:
+            return "UNDEFINED"
+        self.constants.append(value)
+        return f"K{len(self.constants) - 1}"
+
+    def added(self, name: str, value: Value) -> str:
+        """Return the source that adds a value to a set; texts are their own identity."""
+        text = self.text(value)
+        is_text = kind_of(value) == "string"
+        return f"{name}[{text}] = {text}" if is_text else f"{name}.add({text})"
+
+    def named(self, text: str, kind: str | None, then: Then) -> str:
+        name = self.name()
+        self.write(f"{name} = {text}")
+        return then(Code(name, kind))
+
+    def defined(self, text: str, kind: str | None, then: Then) -> str:
+        """Name a value that may be undefined, and go on where it is not."""
+        name = self.name()
+        self.write(f"{name} = {text}")
+        return self.where(f"{name} is not UNDEFINED", lambda: then(Code(name, kind)))
+
+    def where(self, test: str, then: Callable[[], str]) -> str:
+        mark = len(self.lines)
+        self.write(f"if {test}:")
+        self.depth += 1
+        status = then()
+        self.depth -= 1
+        return self.end_block(mark, status)
+
+    def end_block(self, mark: int, status: str) -> str:
+        """End a block; one that leads nowhere is taken out."""
+        if status == NEVER:
+            del self.lines[mark:]
+            return NEVER
+        return MAYBE
+
+    def write(self, *lines: str) -> None:
+        self.lines += ["    " * self.depth + line for line in lines]
+
+    def name(self) -> str:
+        self._number += 1
+        return f"t{self._number}"
+
+    def count_step(self) -> None:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise Unsupported("too much for a function")
+
+    def fold(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except GiveWay:
+            raise Unsupported("what is not sure of what is known") from None

@@ -1,0 +1,271 @@
+"""Residuals: functions that permit what one bundle's full engine permits, at a part of its cost.
+
+Each is made for what one (release of an agent, tool) asks, once that was permitted often enough, on
+another thread; compared with the full engine on the questions that were asked and on many around
+them; and used from then on until another bundle is live. It permits or gives way, so a hold or a
+denial is always the full engine's. One difference, then or later in a sample, and no residual of
+the bundle answers any more. Nothing here is a cache: each question is evaluated.
+
+A residual stands for the full engine where that engine's word alone counts. Where a second engine
+must agree before a permit counts, the full engine is asked; replay and verification never meet one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from msgspec import Struct, field
+
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision, check_request, evaluate_request
+from vedette.domain.ports.policy_engine import PolicyEngine, Residual, ResidualCompiler
+from vedette.domain.ports.reasoner import Metrics
+
+# So many permits of the full engine pay for making and comparing a residual several times over.
+THRESHOLD = 256
+# Of what is asked until then the last are compared; so many more are drawn around them.
+_MOST_RECORDED = 24
+DRAWN = 600
+# Releases and tools beyond this are left to the full engine.
+_MOST_KEYS = 1024
+
+_Key = tuple[str, str, str]
+
+
+class _Asked(Struct):
+    """What was asked of the full engine for one (agent, release, tool) so far."""
+
+    permits: int = 0
+    recorded: deque[bytes] = field(default_factory=lambda: deque(maxlen=_MOST_RECORDED))
+    permitted: bytes = b""
+
+
+class ResidualSet:
+    """The residuals of one bundle, beside the full engine that it is loaded in.
+
+    `load_compiler` makes what makes them, on another thread. One permit in `one_in` is asked of
+    the full engine too, which ones is a function of the question's bytes. `on_ready` is called
+    when there is one to make.
+    """
+
+    def __init__(
+        self,
+        engine: PolicyEngine,
+        load_compiler: Callable[[], ResidualCompiler],
+        metrics: Metrics,
+        *,
+        one_in: int,
+        threshold: int = THRESHOLD,
+        on_ready: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._engine = engine
+        self._load_compiler = load_compiler
+        self._compiler: ResidualCompiler | None = None
+        self._metrics = metrics
+        self._one_in = one_in
+        self._threshold = threshold
+        self._on_ready = on_ready
+        self._asked: dict[_Key, _Asked] = {}
+        self._residuals: dict[_Key, Residual | None] = {}
+        self._waiting: deque[_Key] = deque()
+        self._notes: list[str] = []
+        self.refusal: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return by which name a record says that a residual permitted."""
+        return f"{self._engine.name} residual"
+
+    @property
+    def count(self) -> int:
+        """Return how many residuals answer."""
+        return sum(residual is not None for residual in self._residuals.values())
+
+    @property
+    def state(self) -> str:
+        """Say in words how the residuals stand."""
+        if self.refusal is not None:
+            return f"refused, the full engine alone decides: {self.refusal}"
+        made = f"{self.count} answer"
+        without = sum(residual is None for residual in self._residuals.values())
+        return f"{made}, {without} could not be made: {self._notes[-1]}" if without else made
+
+    def permit(self, request: Mapping[str, Any], raw: bytes) -> Decision | None:
+        """Return the permit of a residual; None where the full engine is to be asked."""
+        residual = self._residuals.get(_key(request))
+        if residual is None:
+            return None
+        decision = residual.permit(raw)
+        if decision is None:
+            return None
+        if zlib.crc32(raw) % self._one_in == 0:
+            right = evaluate_request(self._engine, raw)
+            if right != decision:
+                self.refuse(f"{_name(_key(request))}: {_describe_difference(right)}")
+                return None
+        self._metrics.count("residual_permits")
+        return decision
+
+    def note(self, request: Mapping[str, Any], raw: bytes, decision: Decision) -> None:
+        """Note what the full engine decided, so that what is permitted often gets a residual."""
+        key = _key(request)
+        if key in self._residuals or self.refusal is not None:
+            return
+        asked = self._asked.get(key)
+        if asked is None:
+            if len(self._asked) >= _MOST_KEYS:
+                return
+            asked = self._asked[key] = _Asked()
+        asked.recorded.append(raw)
+        if decision.outcome != "permit":
+            return
+        asked.permitted = raw
+        asked.permits += 1
+        if asked.permits == self._threshold:
+            self._waiting.append(key)
+            self._on_ready()
+
+    def refuse(self, why: str) -> None:
+        """Let no residual of this bundle answer any more."""
+        self.refusal = why
+        self._residuals = dict.fromkeys(self._residuals)
+        self._waiting.clear()
+        self._asked.clear()
+        self._metrics.count("residuals_refused")
+
+    async def make_next(self) -> bool:
+        """Make and compare the next residual on another thread; say whether there was one."""
+        if not self._waiting:
+            return False
+        key = self._waiting.popleft()
+        made = await asyncio.to_thread(self._make, key, self._asked[key])
+        if self.refusal is None:
+            self._adopt(key, made)
+        return True
+
+    def make_now(self) -> None:
+        """Make and compare all that are to be made, on this thread."""
+        while self._waiting:
+            key = self._waiting.popleft()
+            self._adopt(key, self._make(key, self._asked[key]))
+
+    def _adopt(self, key: _Key, made: Residual | str | None) -> None:
+        if isinstance(made, str):
+            self.refuse(made)
+            return
+        self._residuals[key] = made
+        self._asked.pop(key, None)
+
+    def _make(self, key: _Key, asked: _Asked) -> Residual | str | None:
+        """Return a residual that was compared, why it is refused, or None if none can be made."""
+        try:
+            if self._compiler is None:
+                self._compiler = self._load_compiler()
+            residual = self._compiler.compile(orjson.loads(asked.permitted))
+        except Exception as error:
+            self._notes.append(f"{_name(key)}: {error}")
+            return None
+        recorded = [asked.permitted, *asked.recorded]
+        compared, difference = compare_residual(
+            residual, self._engine, recorded, f"{self._engine.digest} {key}"
+        )
+        if difference is not None:
+            return f"{_name(key)}: {difference}"
+        if not compared:
+            self._notes.append(f"{_name(key)}: it permits nothing that was asked")
+            return None
+        return residual
+
+
+def compare_residual(
+    residual: Residual, engine: PolicyEngine, recorded: list[bytes], seed: str, many: int = DRAWN
+) -> tuple[int, str | None]:
+    """Put questions that were asked, and many around them, to a residual and the full engine.
+
+    Returns how many the residual permitted, and in words the first on which they differ.
+    """
+    from vedette.policy.residual_questions import RequestVariation
+
+    compared = 0
+    for request in RequestVariation(recorded, residual.literals, seed).draw(many):
+        raw = canonical_json(request)
+        decision = residual.permit(raw)
+        if decision is None or check_request(request) is not None:
+            continue
+        compared += 1
+        right = evaluate_request(engine, raw)
+        if right != decision:
+            return compared, _describe_difference(right)
+    return compared, None
+
+
+class ResidualFactory:
+    """Makes the residuals of each bundle that becomes live. `live` are those of the live one.
+
+    `load_compiler` makes of a bundle what makes its residuals, None where there are to be none.
+    """
+
+    def __init__(
+        self,
+        load_compiler: Callable[[Bundle], ResidualCompiler] | None,
+        metrics: Metrics,
+        one_in: int,
+        threshold: int = THRESHOLD,
+    ) -> None:
+        self._load_compiler = load_compiler
+        self._metrics = metrics
+        self._one_in = one_in
+        self._threshold = threshold
+        self._arrival = asyncio.Event()
+        self.live: ResidualSet | None = None
+
+    @property
+    def state(self) -> str:
+        """Say in words how the residuals of the live policy stand."""
+        return "none: the full engine decides all" if self.live is None else self.live.state
+
+    def set_live(self, bundle: Bundle, engine: PolicyEngine) -> ResidualSet | None:
+        """Return the residuals of the bundle that becomes live with this: none are made yet.
+
+        They stand for OPA's Wasm alone, by which they are proved.
+        """
+        self.live = None
+        load = self._load_compiler
+        if load is not None and engine.name.startswith("opa wasm"):
+            self.live = ResidualSet(
+                engine, lambda: load(bundle), self._metrics, one_in=self._one_in,
+                threshold=self._threshold, on_ready=self._arrival.set,
+            )  # fmt: skip
+        return self.live
+
+    async def watch(self, trouble: Callable[[str], None]) -> None:
+        """Make residuals for as long as the fleet runs; tell what is refused."""
+        told: ResidualSet | None = None
+        while True:
+            await self._arrival.wait()
+            self._arrival.clear()
+            while (live := self.live) is not None and await live.make_next():
+                self._metrics.gauge("residuals", live.count)
+                if live.refusal is not None and told is not live:
+                    told = live
+                    trouble(f"residuals of the policy are {live.state}")
+
+
+def _key(request: Mapping[str, Any]) -> _Key:
+    subject = request["subject"]
+    return subject["agent"], subject["release"], request["action"]["tool"]
+
+
+def _name(key: _Key) -> str:
+    agent, release, tool = key
+    return f"{agent} {release[:12]} {tool}"
+
+
+def _describe_difference(right: Decision) -> str:
+    return f"a residual permits what is a {right.outcome} by {right.rule}, or permits it otherwise"
