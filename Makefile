@@ -13,7 +13,8 @@ SEED ?=
 .PHONY: help setup run test check fast faults io-errors jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
-  bench-opinion bench-box diff-engines pairs simulate planted bench-kafka kafka-faults simulate-heads
+  bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
+  simulate-heads
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +128,11 @@ diff-engines: ## 100,000 questions, and 20,000 generated modules, to every polic
 	@tools/opa
 	@$(BIN)/python -m tests.diff_engines $(ARGS)
 	@$(BIN)/python -m tests.diff_modules $(MODULES)
+
+diff-residuals: ## 100,000 questions to each residual of the shipped policy and to OPA's Wasm (10 min); ARGS="--mutants mail.file"
+	@tools/setup
+	@tools/opa
+	@$(BIN)/python -m tests.diff_residuals $(ARGS)
 
 bench-opinion: ## What a second policy engine adds to a decision: on each permit, and on a sample
 	@tools/setup

@@ -27,8 +27,8 @@ from vedette.domain.decision import Decision, check_request, evaluate_request
 from vedette.domain.ports.policy_engine import PolicyEngine, Residual, ResidualCompiler
 from vedette.domain.ports.reasoner import Metrics
 
-# So many permits of the full engine pay for making and comparing a residual several times over.
-THRESHOLD = 256
+# To make and compare one costs what it then spares in some 4,000 permits: who asks seldom has none.
+THRESHOLD = 1000
 # Of what is asked until then the last are compared; so many more are drawn around them.
 _MOST_RECORDED = 24
 DRAWN = 600
@@ -209,6 +209,7 @@ class ResidualFactory:
     """Makes the residuals of each bundle that becomes live. `live` are those of the live one.
 
     `load_compiler` makes of a bundle what makes its residuals, None where there are to be none.
+    `threshold` is how many permits of a tool go before its residual, of bundles from now on.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class ResidualFactory:
         self._load_compiler = load_compiler
         self._metrics = metrics
         self._one_in = one_in
-        self._threshold = threshold
+        self.threshold = threshold
         self._arrival = asyncio.Event()
         self.live: ResidualSet | None = None
 
@@ -240,7 +241,7 @@ class ResidualFactory:
         if load is not None and engine.name.startswith("opa wasm"):
             self.live = ResidualSet(
                 engine, lambda: load(bundle), self._metrics, one_in=self._one_in,
-                threshold=self._threshold, on_ready=self._arrival.set,
+                threshold=self.threshold, on_ready=self._arrival.set,
             )  # fmt: skip
         return self.live
 
