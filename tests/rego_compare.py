@@ -35,7 +35,7 @@ from vedette.adapters.policy_engines.regorus.residual.compiler import (
     build_residual,
 )
 from vedette.adapters.policy_engines.regorus.residual.forms import find_unsupported_form
-from vedette.adapters.policy_engines.regorus.residual.source import Unsupported
+from vedette.adapters.policy_engines.regorus.residual.code_writer import Unsupported
 from vedette.adapters.policy_engines.regorus.residual.values import UNDEFINED as NO_VALUE
 from vedette.adapters.policy_engines.regorus.residual.values import GiveWay
 from vedette.adapters.policy_engines.regorus.syntax import Module, read_modules

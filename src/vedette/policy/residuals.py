@@ -190,7 +190,7 @@ def compare_residual(
 
     Returns how many the residual permitted, and in words the first on which they differ.
     """
-    from vedette.policy.residual_questions import RequestVariation
+    from vedette.policy.residual_requests import RequestVariation
 
     compared = 0
     for request in RequestVariation(recorded, residual.literals, seed).draw(many):

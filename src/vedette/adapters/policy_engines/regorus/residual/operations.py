@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vedette.adapters.policy_engines.regorus.residual import values
-from vedette.adapters.policy_engines.regorus.residual.source import (
+from vedette.adapters.policy_engines.regorus.residual.code_writer import (
     MAX_STEPS,
     NEVER,
     Code,

@@ -1,4 +1,4 @@
-"""Questions by which a residual is compared with the full engine: what was asked, and around it.
+"""Requests by which a residual is compared with the full engine: what was asked, and around it.
 
 Made of questions that were asked and of the numbers and texts that the residual compares with:
 each number, one less and one more, in every field that holds a number; what else a field may say;

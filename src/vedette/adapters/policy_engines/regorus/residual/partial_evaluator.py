@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from vedette.adapters.policy_engines.regorus.residual import values
 from vedette.adapters.policy_engines.regorus.residual.operations import OperationWriter
-from vedette.adapters.policy_engines.regorus.residual.source import (
+from vedette.adapters.policy_engines.regorus.residual.code_writer import (
     ALWAYS,
     MAX_STEPS,
     MAYBE,
