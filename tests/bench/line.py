@@ -38,6 +38,7 @@ from tests.bench.spin import spinning
 from tests.bench.target import happened, marks_file
 
 from vedette.app.composition_root import App
+from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.event import Event
 from vedette.interfaces.cli.run import GC_THRESHOLDS
 from vedette.testing.harness import FleetHarness
@@ -60,6 +61,7 @@ class Load:
     store: str = "sqlite"
     kind: str = "acting"
     isolated: bool = True
+    residual: bool = True
 
 
 @dataclass(slots=True)
@@ -146,8 +148,9 @@ def open_bench_fleet(folder: Path, load: Load, database: Database | None = None)
     store = None
     if load.store == "postgresql":
         store = store_plan(folder, database or own_database())
+    edges = Deployment(policy=PolicyPlan(residual=load.residual))
     return FleetHarness(
-        folder, content=content, targets=targets, store=store, workers=load.isolated
+        folder, content=content, targets=targets, store=store, workers=load.isolated, edges=edges
     )
 
 
@@ -269,13 +272,20 @@ async def measure(
     warm = [Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
             for e in warm]  # fmt: skip
     acting = find_acting([*warm, *events], load.kind)
+    residual_state = "no residuals"
     async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app):
         # As `vedette run` does once its fleet is up.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         app = fleet.app
         # Modules, recall of each key and the first WAL pages: what a fleet has once it is up.
+        residuals = app.rollout.residuals.live
+        if residuals is not None:
+            residuals.threshold = len(warm) // 4
         await Offer(app, Load(events=len(warm))).all(warm)
+        if residuals is not None:
+            await residuals.make_next()
+            residual_state = residuals.state
         offer = Offer(app, load)
         writer = app.store.writer
         groups, items = writer.groups, writer.items
@@ -284,6 +294,7 @@ async def measure(
         check_all_done(fleet, load.events + len(warm), len(acting))
         groups, items = writer.groups - groups, writer.items - items
         entries = (app.store.ledger.last_seq() - head) / load.events
+        engine_name = app.services.gateway.engine.name
     first, repeated = happened(marks_file(folder))
     latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
@@ -309,7 +320,7 @@ async def measure(
         repeated=repeated,
         seconds=spent.seconds,
         load=load,
-        told=spent.told,
+        told="\n".join(filter(None, [f"  policy   {engine_name}; {residual_state}", spent.told])),
         spin_ns=spent.spin_ns,
     )
 
@@ -342,6 +353,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=KINDS, default=usual.kind, help="what the events ask")
     parser.add_argument(
         "--in-process", action="store_true", help="agents' code in the engine's process"
+    )
+    parser.add_argument(
+        "--no-residual", action="store_true", help="as [policy] residual = false has it"
     )
     parser.add_argument("--url", help="of an empty database; without it a server is started")
     parser.add_argument("--server", type=int, default=0, help="process id of the URL's server")
@@ -377,6 +391,7 @@ def main(argv: list[str] | None = None) -> int:
     load = Load(
         options.events, options.in_flight, options.batch, options.rate, options.keys,
         options.size, options.tool, options.store, options.kind, not options.in_process,
+        not options.no_residual,
     )  # fmt: skip
     database = Database(options.url, options.server) if options.url else None
     if not options.json:

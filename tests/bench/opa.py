@@ -1,9 +1,11 @@
 """`python -m tests.bench.opa`: a decision by OPA's Wasm, the embedded engine and an OPA server.
 
-Three measurements in one run, each beside a calibration:
+Four measurements in one run, each beside a calibration:
 
 - A recorded decision (`Gateway.decide` of a shipped agent's action, and the bytes of its record) by
   OPA's Wasm against the embedded engine, in turn, in CPU time: at most 0.7 of it.
+- A permit of a shipped action by OPA's Wasm and by the residual made for it, in turn, in CPU
+  time: at most half of it. `Gateway.decide` with either is told too.
 - A decision beside one busy Python thread: p99 at most 300 us. It is timed from when its thread has
   the interpreter, as an event loop has it: between two decisions the thread gives it up. How long
   it then waits to get it back is the interpreter's (5 ms) and no engine's. Decisions with nothing
@@ -41,9 +43,11 @@ from tests.questions import BUNDLE
 from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine
 from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.residual.compiler import BundleCompiler
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.action import bind_proposal
-from vedette.domain.decision import DecisionContext, NullPolicyEngine
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.decision import DecisionContext, NullPolicyEngine, evaluate_request
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.policy_engine import PolicyEngine
@@ -52,6 +56,7 @@ from vedette.operations.evaluation import first_roots
 from vedette.policy.bundle_data import mount
 from vedette.policy.gateway import Gateway
 from vedette.policy.golden_requests import golden_requests
+from vedette.policy.residuals import ResidualSet
 
 WARM, ROUND = 100, 250
 
@@ -127,7 +132,7 @@ def plain(question: bytes) -> object:
 # --- a recorded decision --------------------------------------------------------------------------
 
 
-def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
+def recorded(engine: PolicyEngine, residuals: ResidualSet | None = None) -> Callable[[], bytes]:
     """Return what decides an action of a shipped agent, and makes its record."""
     plan, _ = shipped("inbox_triage", "inbox", "mailbox")
     data = {"from": "a@harbour.example", "subject": "Berth 4"}
@@ -143,7 +148,7 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
     action = bind_proposal(
         proposal, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99
     )
-    gateway = Gateway(engine, 1)
+    gateway = Gateway(engine, 1, residuals=residuals)
 
     def decide() -> bytes:
         decided = gateway.decide(action, DecisionContext(plan, event, 1, NOW_US))
@@ -151,6 +156,24 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
         return decided.to_body()
 
     return decide
+
+
+def made_residual(engine: PolicyEngine) -> tuple[ResidualSet, bytes, Callable[[], object]]:
+    """Return the residuals of the shipped policy, with the one that `recorded` asks made.
+
+    With them the question, and what asks the residual alone. Raises AssertionError for none.
+    """
+    residuals = ResidualSet(
+        engine, lambda: BundleCompiler(BUNDLE), PrometheusMetrics(), one_in=64, threshold=2
+    )
+    decide = recorded(engine, residuals)
+    decide()
+    decide()
+    residuals.make_now()
+    assert residuals.count == 1, residuals.state
+    request = orjson.loads(decide())["question"]
+    raw = canonical_json(request)
+    return residuals, raw, lambda: residuals.permit(request, raw)
 
 
 def in_turn(ways: Sequence[Callable[[], object]], rounds: int, calls: int) -> list[list[float]]:
@@ -209,13 +232,22 @@ def main() -> int:
     now, before = recorded(wasm), recorded(embedded)
     spent = in_turn([now, before, lambda: plain(b"")], args.rounds, 200)
     cpu, was, calibration = (statistics.median(each) for each in spent)
+    residuals, asked, permit = made_residual(wasm)
+    turns = [
+        lambda: evaluate_request(wasm, asked), permit, now, recorded(wasm, residuals),
+        lambda: plain(b""),
+    ]  # fmt: skip
+    full, short, whole, with_residual, beside = map(
+        statistics.median, in_turn(turns, args.rounds, 200)
+    )
     busy, busy_cpu = beside_busy(lambda: wasm.decide(questions[0]), args.calls // 5, gives_way=True)
     close, _ = beside_busy(lambda: wasm.decide(questions[0]), args.calls, gives_way=False)
     same, _ = beside_busy(lambda: plain(b""), args.calls // 5, gives_way=True)
     p99 = percentile(busy, 0.99)
     costs = [] if args.quick else everyone(wasm, embedded, questions, args.calls)
     if args.json:
-        found = {"recorded_us": cpu, "recorded_embedded_us": was, "calibration_us": calibration}
+        found = {"permit_us": full, "residual_us": short, "with_residual_us": with_residual}
+        found |= {"recorded_us": cpu, "recorded_embedded_us": was, "calibration_us": calibration}
         print(json.dumps({**found, "busy_p99_us": p99, "ways": [asdict(cost) for cost in costs]}))
         return 0
     print(described())
@@ -223,6 +255,10 @@ def main() -> int:
         f"a recorded decision, CPU, p50 of {args.rounds} rounds in turn: {cpu:.1f} us by "
         f"{wasm.name}, {was:.1f} us by {embedded.name} (1,000 squares: {calibration:.1f} us); "
         f"best {min(spent[0]):.1f} and {min(spent[1]):.1f} us"
+    )
+    print(
+        f"a permit, CPU, in turn: {full:.1f} us by {wasm.name}, {short:.1f} us by its residual; "
+        f"recorded {whole:.1f} and {with_residual:.1f} us (1,000 squares: {beside:.1f} us)"
     )
     print(
         f"a decision beside a busy thread, wall: p50 {percentile(busy, 0.5):,.0f} us, p99 "
@@ -239,6 +275,7 @@ def main() -> int:
     return print_verdicts(
         [
             Verdict("a recorded decision, of what the embedded engine takes", cpu / was, 0.7),
+            Verdict("a permit by the residual, of what the Wasm takes", short / full, 0.5),
             Verdict("a decision beside a busy thread, p99", p99, 300.0, "us"),
         ]
     )

@@ -50,8 +50,8 @@ class ResidualSet:
     """The residuals of one bundle, beside the full engine that it is loaded in.
 
     `load_compiler` makes what makes them, on another thread. One permit in `one_in` is asked of
-    the full engine too, which ones is a function of the question's bytes. `on_ready` is called
-    when there is one to make.
+    the full engine too, which ones is a function of the question's bytes. After `threshold` permits
+    of a tool there is one to make: `on_ready` is called.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ResidualSet:
         self._compiler: ResidualCompiler | None = None
         self._metrics = metrics
         self._one_in = one_in
-        self._threshold = threshold
+        self.threshold = threshold
         self._on_ready = on_ready
         self._asked: dict[_Key, _Asked] = {}
         self._residuals: dict[_Key, Residual | None] = {}
@@ -127,7 +127,7 @@ class ResidualSet:
             return
         asked.permitted = raw
         asked.permits += 1
-        if asked.permits == self._threshold:
+        if asked.permits == self.threshold:
             self._waiting.append(key)
             self._on_ready()
 
