@@ -54,7 +54,7 @@ def mutants(residual: CompiledResidual) -> Iterator[tuple[str, CompiledResidual]
 
     A test is left out, a check of the guard is, a number is one more or less.
     """
-    lines = residual.code_writer.splitlines()
+    lines = residual.source.splitlines()
     for at, line in enumerate(lines):
         found = []
         if re.match(r"\s*if .*:$", line):

@@ -30,12 +30,12 @@ from tests.rego_grammar import DATA
 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.profile import check_profile
+from vedette.adapters.policy_engines.regorus.residual.code_writer import Unsupported
 from vedette.adapters.policy_engines.regorus.residual.compiler import (
     CompiledResidual,
     build_residual,
 )
 from vedette.adapters.policy_engines.regorus.residual.forms import find_unsupported_form
-from vedette.adapters.policy_engines.regorus.residual.code_writer import Unsupported
 from vedette.adapters.policy_engines.regorus.residual.values import UNDEFINED as NO_VALUE
 from vedette.adapters.policy_engines.regorus.residual.values import GiveWay
 from vedette.adapters.policy_engines.regorus.syntax import Module, read_modules

@@ -33,7 +33,7 @@ THRESHOLD = 1000
 _MOST_RECORDED = 24
 DRAWN = 600
 # Releases and tools beyond this are left to the full engine.
-_MOST_KEYS = 1024
+_MOST_KEYS = 512
 
 _Key = tuple[str, str, str]
 
@@ -44,6 +44,10 @@ class _Asked(Struct):
     permits: int = 0
     recorded: deque[bytes] = field(default_factory=lambda: deque(maxlen=_MOST_RECORDED))
     permitted: bytes = b""
+
+    def copy(self) -> tuple[bytes, list[bytes]]:
+        """Return the last that was permitted, and it with the others, for another thread."""
+        return self.permitted, [self.permitted, *self.recorded]
 
 
 class ResidualSet:
@@ -144,7 +148,7 @@ class ResidualSet:
         if not self._waiting:
             return False
         key = self._waiting.popleft()
-        made = await asyncio.to_thread(self._make, key, self._asked[key])
+        made = await asyncio.to_thread(self._make, key, *self._asked[key].copy())
         if self.refusal is None:
             self._adopt(key, made)
         return True
@@ -153,7 +157,7 @@ class ResidualSet:
         """Make and compare all that are to be made, on this thread."""
         while self._waiting:
             key = self._waiting.popleft()
-            self._adopt(key, self._make(key, self._asked[key]))
+            self._adopt(key, self._make(key, *self._asked[key].copy()))
 
     def _adopt(self, key: _Key, made: Residual | str | None) -> None:
         if isinstance(made, str):
@@ -162,19 +166,18 @@ class ResidualSet:
         self._residuals[key] = made
         self._asked.pop(key, None)
 
-    def _make(self, key: _Key, asked: _Asked) -> Residual | str | None:
+    def _make(self, key: _Key, permitted: bytes, recorded: list[bytes]) -> Residual | str | None:
         """Return a residual that was compared, why it is refused, or None if none can be made."""
         try:
             if self._compiler is None:
                 self._compiler = self._load_compiler()
-            residual = self._compiler.compile(orjson.loads(asked.permitted))
-        except Exception as error:
+            residual = self._compiler.compile(orjson.loads(permitted))
+            compared, difference = compare_residual(
+                residual, self._engine, recorded, f"{self._engine.digest} {key}"
+            )
+        except Exception as error:  # whatever it is, the full engine decides
             self._notes.append(f"{_name(key)}: {error}")
             return None
-        recorded = [asked.permitted, *asked.recorded]
-        compared, difference = compare_residual(
-            residual, self._engine, recorded, f"{self._engine.digest} {key}"
-        )
         if difference is not None:
             return f"{_name(key)}: {difference}"
         if not compared:

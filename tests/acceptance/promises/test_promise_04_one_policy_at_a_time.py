@@ -173,7 +173,7 @@ async def test_promise_04_control_a_gateway_left_behind_is_seen(
     wide = {"limits/data.yaml": WIDE}
     async with toy_fleet(tmp_path, world, extra=wide) as fleet:
         await thousand_queued(fleet, world)
-        fleet.app.rollout.swap = lambda engine, second, live: None
+        fleet.app.rollout.swap = lambda engine, second, live, bundle: None
         fleet.app.rollout.count_calls_before = lambda number: 0
         deny = write_policies(tmp_path / "deny", extra=wide | deny_policy("wire.send"))
         await fleet.apply_policy(deny)

@@ -240,3 +240,18 @@ def test_an_error_anywhere_in_the_rules_is_no_undefined() -> None:
 def test_undefined_false_and_not_sure_are_kept_apart(rules: str, question: Any, right: Any) -> None:
     said = right if right in ("UNDEFINED", None) else plain(right)
     assert answers(rules, question) == [said]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "h := input.x[_]", "h := input.x[i]", "h := {input.x[_]: 1 | input.x}",
+        "h if { [a, b] := input.x }", "h if { some i; input.x[i] }",
+        "h := 1 if input.x\n\nh := 2 if input.y", "h := y if { some x in input.x; y := x.a }",
+    ],
+)  # fmt: skip
+def test_a_rule_that_might_fail_refuses_all_though_nothing_needs_it(rule: str) -> None:
+    syntax = InterpreterEngine(
+        bundle_of(f"package vedette.gateway\n\ndecision if true\n\n{rule}\n"), {"probe": {}}
+    ).syntax_trees()
+    assert find_unsupported_form(read_modules(syntax)) is not None

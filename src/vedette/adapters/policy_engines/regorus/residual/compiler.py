@@ -15,9 +15,9 @@ import orjson
 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
 from vedette.adapters.policy_engines.regorus.residual import values
-from vedette.adapters.policy_engines.regorus.residual.partial_evaluator import PartialEvaluator
-from vedette.adapters.policy_engines.regorus.residual.forms import find_unsupported_form
 from vedette.adapters.policy_engines.regorus.residual.code_writer import Path, Unsupported
+from vedette.adapters.policy_engines.regorus.residual.forms import find_unsupported_form
+from vedette.adapters.policy_engines.regorus.residual.partial_evaluator import PartialEvaluator
 from vedette.adapters.policy_engines.regorus.syntax import Module, RulePath, read_modules
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 from vedette.domain.bundle import ENTRYPOINT, Bundle

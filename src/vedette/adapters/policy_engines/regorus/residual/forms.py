@@ -8,8 +8,9 @@ a bundle are looked at, and one that could fail by its form refuses a residual f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
+from vedette.adapters.policy_engines.regorus.residual.values import BUILTINS
 from vedette.adapters.policy_engines.regorus.syntax import (
     Module,
     Node,
@@ -21,6 +22,8 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     walk_syntax,
 )
 
+_BUILTIN_WORDS = frozenset(name.partition(".")[0] for name in BUILTINS)
+
 
 def find_unsupported_form(modules: Sequence[Module]) -> str | None:
     """Return in words the first form of rules that a residual is not made of, None for none."""
@@ -31,9 +34,24 @@ def find_unsupported_form(modules: Sequence[Module]) -> str | None:
     for rule in rules_of(modules):
         by_path.setdefault(rule.path, []).append(rule)
     for path, rules in by_path.items():
+        if any(_has_unbound_name(rule, by_path.keys()) for rule in rules):
+            return f"a name that nothing binds in rule {'.'.join(path)}"
+    for path, rules in by_path.items():
         for what in _find_faults(rules):
             return f"{what} in rule {'.'.join(path)}"
     return None
+
+
+def _has_unbound_name(rule: Rule, rules: Set[RulePath]) -> bool:
+    """Say whether a rule names what would stand for each of many values."""
+    known = rule.locals | {"input", "data"} | _BUILTIN_WORDS
+    loops = [part for each in rule.nodes["SomeIn"] for part in (each["key"], each["value"])]
+    ignored = sum(var_of(part) == "_" for part in loops)
+    names = [ref.root for ref in rule.refs]
+    return names.count("_") > ignored or any(
+        name not in known and name != "_" and (*rule.module.package, name) not in rules
+        for name in names
+    )
 
 
 def _find_faults(rules: list[Rule]) -> Iterator[str]:
@@ -45,6 +63,13 @@ def _find_faults(rules: list[Rule]) -> Iterator[str]:
             yield "a reference as its head"
         if rule.shape not in ("", "Compr", "Func", "Set"):
             yield rule.shape
+        if rule.nodes["SomeVars"] or rule.nodes["Every"] or any(rule.nodes["with_mods"]):
+            yield "some, every or with"
+        if any(
+            each["op"] != "ColEq" or var_of(each["lhs"]) is None
+            for each in rule.nodes["AssignExpr"]
+        ):
+            yield "a pattern"
     for rule in defined:
         bodies = rule.node["bodies"]
         if any(bool(body["is_else"]) != (at > 0) for at, body in enumerate(bodies)):

@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.adapters.policy_engines.regorus.residual import values
-from vedette.adapters.policy_engines.regorus.residual.operations import OperationWriter
 from vedette.adapters.policy_engines.regorus.residual.code_writer import (
     ALWAYS,
     MAX_STEPS,
@@ -30,6 +29,7 @@ from vedette.adapters.policy_engines.regorus.residual.code_writer import (
     Value,
     kind_of,
 )
+from vedette.adapters.policy_engines.regorus.residual.operations import OperationWriter
 from vedette.adapters.policy_engines.regorus.residual.values import (
     BUILTINS,
     OPERATORS,
@@ -51,8 +51,8 @@ from vedette.adapters.policy_engines.regorus.syntax import (
 )
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 
-# Loops of one body within one another, each over MAX_ELEMENTS at most.
-MAX_LOOP_DEPTH = 3
+# Loops of one body within one another, each over MAX_ELEMENTS at most; a function has none.
+MAX_LOOP_DEPTH = 2
 
 _PYTHON_TYPES = {"string": "str", "object": "dict"}
 _LITERALS = frozenset({"String", "RawString", "Number", "Bool", "Null"})
@@ -225,7 +225,8 @@ class PartialEvaluator(OperationWriter):
                 raise Unsupported("a recursion")
             self._open.add(path)
             saved = self.lines, self.depth, self._package, self._is_terminal, self._loops
-            self.lines, self.depth, self._package, self._loops = [], 1, path[:-1], 0
+            self.lines, self.depth, self._package = [], 1, path[:-1]
+            self._loops = MAX_LOOP_DEPTH
             args = [f"a{number}" for number in range(arity)]
 
             def answer(value: Value) -> str:
