@@ -55,7 +55,7 @@ class ResidualSet:
 
     `load_compiler` makes what makes them, on another thread. One permit in `one_in` is asked of
     the full engine too, which ones is a function of the question's bytes. After `threshold` permits
-    of a tool there is one to make: `on_ready` is called.
+    of a tool there is one to make. Then, and when all are refused, `on_event` is called.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ResidualSet:
         *,
         one_in: int,
         threshold: int = THRESHOLD,
-        on_ready: Callable[[], object] = lambda: None,
+        on_event: Callable[[], object] = lambda: None,
     ) -> None:
         self._engine = engine
         self._load_compiler = load_compiler
@@ -74,7 +74,7 @@ class ResidualSet:
         self._metrics = metrics
         self._one_in = one_in
         self.threshold = threshold
-        self._on_ready = on_ready
+        self._on_event = on_event
         self._asked: dict[_Key, _Asked] = {}
         self._residuals: dict[_Key, Residual | None] = {}
         self._waiting: deque[_Key] = deque()
@@ -133,7 +133,7 @@ class ResidualSet:
         asked.permits += 1
         if asked.permits == self.threshold:
             self._waiting.append(key)
-            self._on_ready()
+            self._on_event()
 
     def refuse(self, why: str) -> None:
         """Let no residual of this bundle answer any more."""
@@ -142,6 +142,7 @@ class ResidualSet:
         self._waiting.clear()
         self._asked.clear()
         self._metrics.count("residuals_refused")
+        self._on_event()
 
     async def make_next(self) -> bool:
         """Make and compare the next residual on another thread; say whether there was one."""
@@ -240,11 +241,12 @@ class ResidualFactory:
         They stand for OPA's Wasm alone, by which they are proved.
         """
         self.live = None
+        self._metrics.gauge("residuals", 0)
         load = self._load_compiler
         if load is not None and engine.name.startswith("opa wasm"):
             self.live = ResidualSet(
                 engine, lambda: load(bundle), self._metrics, one_in=self._one_in,
-                threshold=self.threshold, on_ready=self._arrival.set,
+                threshold=self.threshold, on_event=self._arrival.set,
             )  # fmt: skip
         return self.live
 
@@ -254,11 +256,15 @@ class ResidualFactory:
         while True:
             await self._arrival.wait()
             self._arrival.clear()
-            while (live := self.live) is not None and await live.make_next():
+            live = self.live
+            if live is None:
+                continue
+            while live is self.live and await live.make_next():
                 self._metrics.gauge("residuals", live.count)
-                if live.refusal is not None and told is not live:
-                    told = live
-                    trouble(f"residuals of the policy are {live.state}")
+            if live.refusal is not None and told is not live:
+                told = live
+                self._metrics.gauge("residuals", 0)
+                trouble(f"residuals of the policy are {live.state}")
 
 
 def _key(request: Mapping[str, Any]) -> _Key:

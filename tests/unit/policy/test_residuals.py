@@ -122,7 +122,7 @@ def test_one_is_made_only_of_what_was_permitted_often() -> None:
     ready: list[int] = []
     residuals = ResidualSet(
         engine, lambda: Compiler(Fixed(PERMIT)), metrics, one_in=64, threshold=THRESHOLD,
-        on_ready=lambda: ready.append(1),
+        on_event=lambda: ready.append(1),
     )  # fmt: skip
     gateway = Gateway(engine, 1, residuals=residuals)
     decided(gateway, 10)
@@ -223,19 +223,35 @@ def test_there_are_none_where_the_setting_says_so_or_another_engine_decides() ->
 
 async def test_a_running_fleet_makes_them_beside_the_line_and_tells_a_refusal() -> None:
     metrics, engine, residual = Metrics(), Wasm(PERMIT), Fixed(PERMIT)
-    factory = ResidualFactory(lambda bundle: Compiler(residual), metrics, 64, threshold=1)
+    factory = ResidualFactory(lambda bundle: Compiler(residual), metrics, 1, threshold=1)
     told: asyncio.Queue[str] = asyncio.Queue()
     watching = asyncio.create_task(factory.watch(told.put_nowait))
     gateway = Gateway(engine, 1, residuals=factory.set_live(BUNDLE, engine))
+    assert metrics.gauges["residuals"] == 0
+    metrics.was_set.clear()
     decided(gateway)
     async with asyncio.timeout(20):
         await metrics.was_set.wait()
     assert metrics.gauges["residuals"] == 1
+    # Another bundle: one that differs when it is compared.
     residual.decision = parse_decision({**PERMIT, "rule": "another"})
     gateway.swap(engine, 2, residuals=factory.set_live(BUNDLE, engine))
+    assert metrics.gauges["residuals"] == 0
     decided(gateway)
     async with asyncio.timeout(20):
         assert "refused, the full engine alone decides" in await told.get()
+    # And another: one that differs later, in the sample.
+    residual.decision = parse_decision(PERMIT)
+    metrics.was_set.clear()
+    gateway.swap(engine, 3, residuals=factory.set_live(BUNDLE, engine))
+    metrics.was_set.clear()
+    decided(gateway)
+    async with asyncio.timeout(20):
+        await metrics.was_set.wait()
+    engine.answer = HOLD
+    assert decided(gateway).decision.outcome == "hold"
+    async with asyncio.timeout(20):
+        assert "is a hold" in await told.get()
     watching.cancel()
     assert metrics.gauges["residuals"] == 0
     assert told.empty()
