@@ -19,7 +19,7 @@ from vedette.adapters.policy_engines.regorus.residual.values import (
     GiveWay,
 )
 
-# Steps of one evaluation: the shipped policy takes 3,000. What multiplies data is not unrolled.
+# Steps of one evaluation: the shipped policy takes 2,200. What multiplies data is not unrolled.
 MAX_STEPS = 20_000
 
 NEVER, MAYBE, ALWAYS = "never", "maybe", "always"
