@@ -397,7 +397,9 @@ def check_decision_request(request: Mapping[str, Any]) -> tuple[Decision | None,
         # What has no canonical form cannot be recorded; the empty question stands for it.
         request, raw = {}, b"{}"
     problem = check_request(request)
-    return build_denial("engine.question", problem) if problem is not None else None, raw
+    if problem is not None:
+        return build_denial("engine.question", problem), raw
+    return None, raw
 
 
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:
