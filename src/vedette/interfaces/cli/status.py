@@ -104,7 +104,7 @@ def _text(running: bool, state: dict[str, Any]) -> str:
     if running:
         other = state["second"] or "none: nothing is asked of another policy engine"
         lines.append(f"second opinion: {sanitize_text(other)}")
-        lines.append(f"residuals: {sanitize_text(state['residuals'])}")
+        lines.append(f"residuals: {sanitize_text(state['residuals'] or 'unknown')}")
     lines += [sanitize_text(line) for line in folder_note(state["folder"])]
     stopped = [_stop_text(stop, state["until"]) for stop in state["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
