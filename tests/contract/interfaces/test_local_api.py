@@ -71,6 +71,7 @@ class Recorder:
         default_factory=lambda: SimpleNamespace(
             live=SimpleNamespace(number=7, digest="d" * 64),
             engine_reason="shipped with vedette",
+            residuals=SimpleNamespace(state="1 answer"),
         )
     )
 
@@ -205,6 +206,7 @@ async def test_health_and_status(state: Path) -> None:
         assert await asyncio.to_thread(LocalClient(state).is_alive)
     assert health == {"fleet": "harbour", "pid": os.getpid(), "ready": True}
     assert status["policy"] == {"revision": 7, "digest": "d" * 64}
+    assert status["residuals"] == "1 answer"
     assert status["stopped"] == ["agent:gull", "all:"]
 
 
