@@ -320,8 +320,9 @@ def test_a_fleet_whose_state_is_moved_away_ends(fleet: Visited) -> None:
 
 
 def edit(root: Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(root / ".vedette" / "store.db")) as store, store:
-        for statement in statements:
+    for statement in statements:
+        file = "view.db" if "view_row" in statement else "store.db"
+        with contextlib.closing(sqlite3.connect(root / ".vedette" / file)) as store, store:
             assert store.execute(statement).rowcount > 0, statement
 
 
@@ -346,7 +347,7 @@ EDITS: dict[str, str] = {
     "a policy's time": "UPDATE policy SET at=at+1",
     "a bundle": "UPDATE bundle SET files="
     "CAST(replace(CAST(files AS TEXT), 'hops: 8', 'hops: 9') AS BLOB)",
-    "what lists show": "UPDATE view SET "
+    "what lists show": "UPDATE view_row SET "
     "data=CAST(replace(CAST(data AS TEXT), 'clerk', 'spy') AS BLOB)",
     "who holds what": "UPDATE action SET tool='book.write' WHERE hold='open'",
     "what was decided": "UPDATE action SET rule='permit.approved' WHERE decided='permit'",
@@ -361,6 +362,7 @@ EDITS: dict[str, str] = {
 def test_what_somebody_edited_is_found(fleet: Visited, tmp_path: Path) -> None:
     edited = fleet.copy(tmp_path / "fleet")
     store = edited / ".vedette" / "store.db"
+    assert said(edited, "verify", "views").code == 0  # so that there is a read model to be edited
     whole = said(edited, "verify")
     assert whole.code == 0, whole.out
     files = {path: path.read_bytes() for path in store.parent.iterdir() if path.is_file()}
@@ -369,7 +371,7 @@ def test_what_somebody_edited_is_found(fleet: Visited, tmp_path: Path) -> None:
         edit(edited, statement)
         if said(edited, "verify").code == 0:
             missed.append(name)
-        for path in store.parent.glob("store.db*"):
+        for path in [*store.parent.glob("store.db*"), *store.parent.glob("view.db*")]:
             path.unlink()
         for path, content in files.items():
             path.write_bytes(content)

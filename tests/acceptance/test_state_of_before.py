@@ -28,6 +28,8 @@ from tests.fixtures import make_state
 from tests.fixtures.make_state import Fleet
 from tests.said import ROOT, START, environment
 
+from vedette.store.sqlite.connection import open_database
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Read by every Python that finds it on its path, before anything else.
@@ -92,12 +94,20 @@ def copy_fleet(program: Fleet, parts: Path, folder: Path) -> Fleet:
     return program.in_folder(Path(shutil.copytree(parts / "fleet", folder)))
 
 
+def bring_up(fleet: Fleet) -> Fleet:
+    """Do what a start does first: who only reads a store of another schema is told to start it."""
+    open_database(fleet.state / "store.db", write=True).close()
+    return fleet
+
+
 @pytest.fixture(scope="module")
 def answers(
     program: Fleet, parts: Path, record: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """What the program of today says of the state."""
     fleet = copy_fleet(program, parts, tmp_path_factory.mktemp("answers") / "fleet")
+    assert "start `vedette run` once" in fleet.call("status").stderr
+    bring_up(fleet)
     return make_state.ask_questions(fleet, parts / "elsewhere", record["history"])
 
 
@@ -113,7 +123,7 @@ def outcomes(
 @pytest.fixture
 def fleet(program: Fleet, parts: Path, tmp_path: Path) -> Fleet:
     """A copy of the fleet for one test."""
-    return copy_fleet(program, parts, tmp_path / "fleet")
+    return bring_up(copy_fleet(program, parts, tmp_path / "fleet"))
 
 
 def compare(record: dict[str, Any], now: dict[str, Any], *names: str) -> None:

@@ -71,7 +71,9 @@ async def accepted_in(url: str) -> int:
 
     try:
         async with await psycopg.AsyncConnection.connect(url) as connection:
-            cursor = await connection.execute("SELECT data FROM view WHERE name='fleet' AND id=''")
+            cursor = await connection.execute(
+                "SELECT data FROM view_row WHERE name='fleet' AND id=''"
+            )
             row = await cursor.fetchone()
     except psycopg.errors.UndefinedTable:
         return 0
@@ -89,7 +91,9 @@ def read_account(url: str) -> Account:
             assert row is not None
             return int(row[0])
 
-        fleet = connection.execute("SELECT data FROM view WHERE name='fleet' AND id=''").fetchone()
+        fleet = connection.execute(
+            "SELECT data FROM view_row WHERE name='fleet' AND id=''"
+        ).fetchone()
         document = json.loads(fleet[0]) if fleet else {}
         states = connection.execute("SELECT state, COUNT(*) FROM run GROUP BY state").fetchall()
         return Account(

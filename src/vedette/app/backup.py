@@ -222,10 +222,15 @@ def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[
     """
     from vedette.adapters.ledger_export import verify_store
     from vedette.store.sqlite import SqliteReader
+    from vedette.store.sqlite.connection import open_database
+    from vedette.store.sqlite.previous_state import FOLDER
 
     for name in (STORE, MEMORY, PUBLIC):
         if (source / name).exists():
             _copy_file(source / name, building / name)
+    # A backup of an older version is brought up here, where it can be made again.
+    open_database(building / STORE, write=True).close()
+    shutil.rmtree(building / FOLDER, ignore_errors=True)
     store = SqliteReader(building)
     try:
         first = (building / PUBLIC).read_text(encoding="utf-8").strip()

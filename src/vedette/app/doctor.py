@@ -43,6 +43,7 @@ PYTHON = (3, 11)
 WAIT_S = 5.0
 _SYNCS, _SLOW_SYNC_S = 12, 0.050
 _FULL, _LOW = 64 << 20, 1 << 30
+_LAG_WARN_S = 5.0
 _SKEW_WARN_S, _SKEW_FAIL_S = 5.0, 60.0
 
 
@@ -87,7 +88,10 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
                 if files is not None:
                     bundle = Bundle.from_record(files, digest)
                     engines = list(check_engines(settings, bundle, store))
+                now_us = SystemClock().now_us()
+                view = check_read_model(store.tables.lag(now_us), is_running=is_running)
             found.append(CheckResult("store", "ok", f"can be read; {head:,} entries"))
+            found.append(view)
         else:
             found.append(CheckResult("store", "ok", "none yet; the first run makes it"))
     except VedetteError as error:
@@ -105,6 +109,21 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
     found += check_zones(agents, now_us)
     found.append(check_sandbox(settings, agents))
     return found
+
+
+def check_read_model(lag: Mapping[str, Any], *, is_running: bool) -> CheckResult:
+    """Look at how far lists are behind the ledger, and whether a running fleet has a follower."""
+    behind, seconds = int(lag["behind"]), float(lag["seconds"])
+    told = f"{behind:,} entries behind the ledger" if behind else "at the ledger's end"
+    if not is_running:
+        return CheckResult("lists", "ok", f"{told}; made by whoever reads them")
+    if not lag["followed"]:
+        mend = "see what `vedette run` tells of the follower; lists cost their readers more"
+        return CheckResult("lists", "warn", f"{told}; no follower runs", mend)
+    if seconds > _LAG_WARN_S:
+        mend = "see whether the machine has a core to spare, and the disk room"
+        return CheckResult("lists", "warn", f"{told}, {seconds:,.1f} s", mend)
+    return CheckResult("lists", "ok", f"{told}; a follower keeps them")
 
 
 def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:

@@ -211,9 +211,7 @@ def collect_loosening_evidence(
 ) -> tuple[str, ...]:
     """Say which of the last recorded questions come out looser under another bundle."""
     requests = []
-    for seq, _ in store.ledger.entries_page(
-        {"kind": "action.decided"}, before=None, after=None, limit=EVIDENCE_LIMIT
-    ):
+    for seq in store.ledger.latest_decisions(EVIDENCE_LIMIT):
         found = store.ledger.entry(seq)
         if found is not None and found[2] is not None:
             requests.append(canonical_json(orjson.loads(found[2])["question"]))

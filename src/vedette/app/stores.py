@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vedette.domain.base.disk_errors import to_disk_error
 from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.store.meta import KEY
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -67,11 +68,14 @@ def _key_in_force(settings: Settings) -> str | None:
     """Return the verifier key that the store's last rotation named, if there is such a store."""
     if not store_exists(settings):
         return None
-    store = open_reader(settings)
-    try:
-        return store.ledger.key_in_force()
-    finally:
-        store.close()
+    # Of whatever schema the store is: it is brought up once it is opened.
+    if settings.store.kind == "postgresql":
+        from vedette.store.postgres import read_value
+
+        return read_value(settings.store.url(), KEY)
+    from vedette.store.sqlite.connection import read_value as read_file_value
+
+    return read_file_value(settings.state / "store.db", KEY)
 
 
 def open_reader(settings: Settings) -> StoreReader:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from typing import Any
 
 import orjson
 
 from vedette.app.composition_root import App
+from vedette.app.follower_process import FollowerProcess
 from vedette.app.sources import build_sources
 from vedette.domain.base import machine
 from vedette.domain.base.clock import aligned_delay_s, sleep_aligned
@@ -54,12 +55,21 @@ class Daemon:
     """The daemon: one run of a fleet. `troubles` are what a person should see, newest last.
 
     `signals` are those of the caller, who has taken them already; without them the run takes
-    SIGINT and SIGTERM itself for as long as it lasts.
+    SIGINT and SIGTERM itself for as long as it lasts. Without a `follower` whoever reads lists
+    makes them.
     """
 
-    def __init__(self, app: App, *, until_idle: bool, signals: Signals | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        until_idle: bool,
+        signals: Signals | None = None,
+        follower: FollowerProcess | None = None,
+    ) -> None:
         self.app = app
         self.signals = signals
+        self.follower = follower
         self.failure: BaseException | None = None
         self.until_idle = until_idle
         self.stop_event = asyncio.Event()
@@ -110,6 +120,9 @@ class Daemon:
             if report_to := getattr(source, "report_to", None):
                 report_to(self.report_trouble)
         async with AsyncExitStack() as stack:
+            if self.follower is not None:
+                # The loop never folds, or waits for who does: what it shows may be a moment old.
+                stack.enter_context(app.store.view.without_waiting())
             tasks = await self._follow_cluster()
             tasks.append(asyncio.create_task(self._watch_state(), name="state folder"))
             self._supervise(tasks[-1])
@@ -222,7 +235,10 @@ class Daemon:
         comparing = opinions.samples.watch(self.app.store.commands, self.report_trouble)
         retrying = opinions.keep_retrying(self.app.services.clock, self.report_trouble)
         residuals = self.app.rollout.residuals.watch(self.report_trouble)
-        works = [
+        works: list[tuple[str, Coroutine[Any, Any, None]]] = []
+        if self.follower is not None:
+            works.append(("read model", self.follower.run(self.report_trouble)))
+        works += [
             *build_followers(self.app, self.report_trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
             ("residuals", residuals), ("second engine", retrying),
@@ -402,6 +418,12 @@ class Daemon:
         if (now := machine.monotonic_s()) >= self.next_age_at:
             self.next_age_at = now + AGE_INTERVAL_S
             app.metrics.gauge("oldest_unfinished_seconds", self._oldest_run_s())
+            with suppress(StoreFailed):  # the line does not need it
+                lag = app.store.view.lag(app.services.clock.now_us())
+                app.metrics.gauge("view_entries_behind", lag.entries)
+                app.metrics.gauge("view_seconds_behind", lag.seconds)
+            followed = self.follower is not None and self.follower.pid is not None
+            app.metrics.gauge("view_follower", followed)
 
     def _oldest_run_s(self) -> float:
         """Return how long the oldest run that is ready has been accepted; 0 if none is."""

@@ -25,6 +25,7 @@ from vedette.store.dialect import Database, Row
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import read_meta
 from vedette.store.row_mapper import find_position, read_actions, select_runs
+from vedette.store.schema import IS_RARE
 from vedette.store.states import find_unkept
 from vedette.store.write_buffer import WriteBuffer
 
@@ -37,10 +38,7 @@ _OF_MEMORY = (
 _POSSIBLE_EFFECTS = ("intended", "started", "unknown")
 _MOVES = ",".join(f"'{kind}'" for kind in TRANSITIONS)
 # With the words of the index, so that it is used.
-_MOVED = (
-    f"SELECT bytes FROM entry WHERE kind IN ({_MOVES}) "
-    "AND kind NOT IN ('event.accepted', 'run.closed') AND seq>?"
-)
+_MOVED = f"SELECT bytes FROM entry WHERE kind IN ({_MOVES}) AND {IS_RARE} AND seq>?"
 
 
 def erase_content(

@@ -16,7 +16,6 @@ from vedette.domain.base.canonical import SALT_BYTES, salted_digest
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.entry import Draft, encode_entry
-from vedette.ledger.history.projection import LedgerEntry
 from vedette.ledger.merkle import (
     Checkpoint,
     Frontier,
@@ -28,7 +27,6 @@ from vedette.ledger.merkle import (
 )
 from vedette.store.dialect import Database
 from vedette.store.meta import FRONTIER, UPSERT_META
-from vedette.store.readmodel.tables import ReadTables
 from vedette.store.witness import Witness
 
 _ENTRY = (
@@ -59,9 +57,6 @@ class LedgerWriter:
         self._now_us = now_us
         self._frontier = Frontier()
         self._entries: list[tuple[Any, ...]] = []
-        # What the read tables are told of each of them.
-        self._view_entries: list[LedgerEntry] = []
-        self._read_tables = ReadTables(database)
         self._bodies: list[tuple[Any, ...]] = []
         # The entries that the tree grows by when the group is closed.
         self._leaves: list[bytes] = []
@@ -87,7 +82,6 @@ class LedgerWriter:
                 mend="run `vedette verify`",
             )
         self._next = self._frontier.size + 1
-        self._read_tables.forget(runs=False)
 
     def _check_key(self, in_force: str | None) -> None:
         """Refuse to sign by a key that was rotated away: nobody would believe it."""
@@ -135,8 +129,6 @@ class LedgerWriter:
         """Take back every place given since the mark."""
         self._next, entries, bodies, leaves = mark
         del self._entries[entries:]
-        del self._view_entries[entries:]
-        self._read_tables.forget()
         del self._bodies[bodies:]
         del self._leaves[leaves:]
         if self._handover is not None and self._handover[0] >= self._next:
@@ -186,7 +178,6 @@ class LedgerWriter:
                 seq - draft.cause_offset if draft.cause_offset else draft.cause, raw,
             )
         )  # fmt: skip
-        self._view_entries.append((seq, at_us, draft.kind, run, n, about, draft.fields))
         self._leaves.append(raw)
         self._next = seq + 1
 
@@ -202,15 +193,9 @@ class LedgerWriter:
         if self._entries:
             self._database.execute_many(_ENTRY, self._entries)
             self._entries.clear()
-            self._read_tables.write(self._view_entries)
-            self._view_entries.clear()
         if self._bodies:
             self._database.execute_many(_BODY, self._bodies)
             self._bodies.clear()
-
-    def rebuild_views(self) -> int:
-        """Make the read tables anew from the entries; return how many rows they have."""
-        return self._read_tables.rebuild()
 
     def close_group(self) -> None:
         """Grow the tree by the group's entries and sign its head, before COMMIT."""
@@ -247,8 +232,6 @@ class LedgerWriter:
     def discard_group(self) -> None:
         """Forget the group: its transaction does not stand."""
         self._entries.clear()
-        self._view_entries.clear()
-        self._read_tables.forget()
         self._bodies.clear()
         self._leaves.clear()
         self._checkpoint = self._handover = None

@@ -10,6 +10,8 @@ INSTANCE = "instance"
 KEY = "ledger_key"
 RESTORED = "restored"
 STOP_EPOCH = "stop_epoch"
+# The entry up to which the rows of view_base were folded.
+VIEW_BASE = "view_base"
 
 UPSERT_META = (
     "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"

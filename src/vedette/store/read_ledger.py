@@ -16,7 +16,8 @@ from vedette.store.dialect import Database
 from vedette.store.meta import ARCHIVED, FRONTIER, KEY, RESTORED, read_meta
 from vedette.store.read_archived_memories import read_salted_bodies
 from vedette.store.readmodel.entry_lists import EntryPages
-from vedette.store.row_check import RowMismatch, find_mismatches
+from vedette.store.readmodel.model import ReadModel
+from vedette.store.row_check import RowMismatch, find_mismatches, find_view_mismatches
 from vedette.store.row_mapper import find_position
 
 _WITH_BODY = "FROM entry e LEFT JOIN body b ON b.seq=e.seq"
@@ -25,8 +26,9 @@ _WITH_BODY = "FROM entry e LEFT JOIN body b ON b.seq=e.seq"
 class LedgerReader:
     """Fits `ports.ledger_reader.LedgerReader`; has what verifies, archives and restores a store."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, view: ReadModel | None = None) -> None:
         self._database = database
+        self._view = view or ReadModel()
 
     # --- entries ----------------------------------------------------------------------------
 
@@ -81,12 +83,22 @@ class LedgerReader:
     def entries_page(
         self, filters: Mapping[str, Any], *, before: int | None, after: int | None, limit: int
     ) -> list[tuple[int, bytes]]:
-        return EntryPages(self._database).page(filters, before=before, after=after, limit=limit)
+        pages = EntryPages(self._database, self._view)
+        return pages.page(filters, before=before, after=after, limit=limit)
 
     def latest_entries(
         self, kinds: Sequence[str], after: int, limit: int
     ) -> list[tuple[int, bytes]]:
-        return EntryPages(self._database).latest(kinds, after, limit)
+        return EntryPages(self._database, self._view).latest(kinds, after, limit)
+
+    def latest_decisions(self, limit: int) -> list[int]:
+        # Not by the read model: a policy's loosening is looked for in these.
+        sql = (
+            "SELECT e.seq FROM entry e WHERE e.kind='action.decided' AND e.about IN "
+            "(SELECT position FROM action GROUP BY position ORDER BY position DESC LIMIT ?) "
+            "ORDER BY e.seq DESC LIMIT ?"
+        )
+        return [int(seq) for (seq,) in self._database.rows(sql, (limit, limit))]
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         where = "e.seq>?"
@@ -200,7 +212,8 @@ class LedgerReader:
 
     def row_mismatches(self) -> Iterator[RowMismatch]:
         """Yield every column of a row that the entries contradict. Reads the whole ledger."""
-        return find_mismatches(self._database)
+        yield from find_mismatches(self._database)
+        yield from find_view_mismatches(self._view)
 
     def key_in_force(self) -> str | None:
         """Return the verifier key that the last rotation named; None if there was none."""

@@ -9,11 +9,11 @@ import orjson
 from vedette.domain.bundle import Bundle
 from vedette.domain.stop import Stop
 from vedette.store.dialect import Database
+from vedette.store.schema import IS_RARE
 
 # With the words of the index, so that it is used.
 _ARCHIVED = (
-    "SELECT bytes FROM entry WHERE kind='ledger.archived' AND kind NOT IN "
-    "('event.accepted', 'run.closed') ORDER BY seq DESC LIMIT 1"
+    f"SELECT bytes FROM entry WHERE kind='ledger.archived' AND {IS_RARE} ORDER BY seq DESC LIMIT 1"
 )
 
 

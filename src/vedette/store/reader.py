@@ -11,23 +11,31 @@ from vedette.store.read_memories import MemoryReader
 from vedette.store.read_policy import PolicyReader
 from vedette.store.read_runs import RunReader, RunSchedule, RunScope, all_runs
 from vedette.store.readmodel.counts import TableReader
+from vedette.store.readmodel.model import ReadModel, ViewHome
 from vedette.store.spend_totals import SpendReader
 from vedette.store.states import JudgeStateReader
 
 
 class StoreReader:
-    """Fits `ports.store.StoreReader`. `scope` says which runs are this worker's."""
+    """Fits `ports.store.StoreReader`.
 
-    def __init__(self, database: Database, scope: RunScope = all_runs) -> None:
+    `view` is where its read model lies, None where nobody asks for lists; `scope` says which runs
+    are this worker's.
+    """
+
+    def __init__(
+        self, database: Database, view: ViewHome | None = None, scope: RunScope = all_runs
+    ) -> None:
         self.database = database
+        self.view = ReadModel(view)
         self.runs = RunReader(database)
         self.judge_states = JudgeStateReader(database)
         self.spend = SpendReader(database)
         self.schedule = RunSchedule(database, scope)
-        self.ledger = LedgerReader(database)
+        self.ledger = LedgerReader(database, self.view)
         self.policy = PolicyReader(database)
         self.memories = MemoryReader(database)
-        self.tables = TableReader(database)
+        self.tables = TableReader(database, self.view)
 
     def meta(self, name: str) -> str | None:
         return read_meta(self.database, name)
@@ -39,4 +47,5 @@ class StoreReader:
         return self.database.snapshot()
 
     def close(self) -> None:
+        self.view.close()
         self.database.close()

@@ -5,6 +5,7 @@ The functions write inside the writer's transaction; `StoreMaintenance` hands th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
@@ -35,6 +36,9 @@ from vedette.store.loss_detection import Loss, record_loss
 from vedette.store.meta import ARCHIVED, KEY, RESTORED, read_meta, write_meta
 from vedette.store.read_ledger import LedgerReader
 from vedette.store.read_policy import PolicyReader
+from vedette.store.readmodel.entry_batches import EntryBatches
+from vedette.store.readmodel.tables import RowFold, write_base
+from vedette.store.schema import IS_RARE
 from vedette.store.states import find_unkept
 from vedette.store.write_parts import WriteParts
 
@@ -54,8 +58,7 @@ _EXPIRED = (
     + " ORDER BY b.seq LIMIT ?"
 )
 _WASM_ENTRIES = (
-    "SELECT bytes FROM entry WHERE kind IN ('policy.published', 'ledger.archived') "
-    "AND kind NOT IN ('event.accepted', 'run.closed')"
+    f"SELECT bytes FROM entry WHERE kind IN ('policy.published', 'ledger.archived') AND {IS_RARE}"
 )
 _STILL = f"SELECT b.seq {_CLOSED.format('')}"
 
@@ -72,15 +75,21 @@ def rotate_key(
 
 
 def record_archive(
-    database: Database, ledger: LedgerWriter, archived: ArchivedPrefix, draft: Draft, at_us: int
+    database: Database,
+    ledger: LedgerWriter,
+    archived: ArchivedPrefix,
+    draft: Draft,
+    at_us: int,
+    fold: RowFold,
 ) -> int:
     """Write the entry that a store's beginning is archived, and keep what goes on without it.
 
     What memories are made of is copied in the same commit (`vedette.store.read_archived_memories`).
-    The entry says which Wasm the last bundles were published with, and what restores have lost: so
-    it stays said in what the ledger signs, though the entries go that said it first. Raises
-    BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no run needs
-    any of it: a dead letter may have been taken up again since it was archived.
+    So is what lists show of these entries (`fold`, which has reached their end): it could not be
+    made again. The entry says which Wasm the last bundles were published with, and what restores
+    have lost: so it stays said in what the ledger signs, though the entries go that said it first.
+    Raises BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no
+    run needs any of it: a dead letter may have been taken up again since it was archived.
     """
     refuse_open_run(database, archived)
     kept.keep_entries(database, archived.size)
@@ -108,6 +117,8 @@ def record_archive(
     }
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
     write_meta(database, ARCHIVED, archived.to_bytes().decode())
+    if fold.reached > EntryBatches(database).base_seq():
+        write_base(database, fold.reached, fold.values().values())
     return seq
 
 
@@ -218,9 +229,14 @@ class StoreMaintenance:
         self, archived: ArchivedPrefix, draft: Draft, *, command: str | None = None
     ) -> int:
         parts = self._parts
+        fold = RowFold(EntryBatches(self._reading))
+        for _ in fold.slices(archived.size):
+            await asyncio.sleep(0)
         return await self._commands.submit(
             command,
-            lambda: record_archive(parts.database, parts.ledger, archived, draft, parts.now_us()),
+            lambda: record_archive(
+                parts.database, parts.ledger, archived, draft, parts.now_us(), fold
+            ),
         )
 
     async def trim(self) -> int:
@@ -261,13 +277,6 @@ class StoreMaintenance:
             return erase_memories(parts.database, parts.ledger, old, upto, draft, parts.now_us())
 
         return await self._writer.submit(work)
-
-    async def rebuild_views(self) -> int:
-        """Make the read tables anew from the entries; return how many rows they have.
-
-        Raises BadCommand if entries are archived.
-        """
-        return await self._writer.submit(self._parts.ledger.rebuild_views)
 
     async def record_restore(self, loss: Loss, *, actor: str, reason: str) -> int:
         """Record that this store took the place of a lost one, and stop; return the entry's seq."""

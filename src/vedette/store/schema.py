@@ -19,7 +19,7 @@ from vedette.domain.base.errors import BadStore
 
 T = TypeVar("T")
 
-SCHEMA = 2
+SCHEMA = 3
 
 # Events of a key that wait to be judged. Made wherever it is missing: an older program keeps it.
 UNJUDGED_INDEX = (
@@ -27,7 +27,42 @@ UNJUDGED_INDEX = (
     "WHERE state = 'ready' AND turn = 0"
 )
 
-TABLES = """
+# What an event leaves by itself, and so nearly every entry: the entry's own indexes know none of
+# them, and people's lists of them are in the read model (`vedette.store.readmodel`).
+LINE_KINDS = (
+    "event.accepted", "recall.decided", "budget.reserved", "turn.reasoned", "action.decided",
+    "effect.intended", "effect.started", "effect.done", "budget.settled", "run.closed",
+)  # fmt: skip
+# A partial index is used only where the query's own text implies its condition.
+IS_RARE = "kind NOT IN (" + ", ".join(f"'{kind}'" for kind in LINE_KINDS) + ")"
+
+# Entries that are few, and that orders and starts look up by their kind.
+RARE_INDEX = f"CREATE INDEX entry_rare ON entry(kind, seq) WHERE {IS_RARE}"
+
+BASE_TABLE = """
+CREATE TABLE view_base(
+  name TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, sort INTEGER NOT NULL,
+  data BLOB NOT NULL, PRIMARY KEY(name, id)
+) STRICT, WITHOUT ROWID"""
+
+# The read model has left the store. Of archived entries nobody can make it again: what it said of
+# them, and of what came since, is kept.
+TWO_TO_THREE = f"""
+DROP INDEX entry_agent;
+DROP INDEX entry_kind;
+DROP INDEX entry_rule;
+DROP INDEX entry_rev;
+DROP INDEX entry_actor;
+{RARE_INDEX};
+{BASE_TABLE};
+INSERT INTO view_base SELECT name, id, version, sort, data FROM view
+  WHERE EXISTS (SELECT 1 FROM meta WHERE name='archived');
+INSERT INTO meta SELECT 'view_base', MAX(seq) || '' FROM entry
+  WHERE EXISTS (SELECT 1 FROM meta WHERE name='archived') HAVING MAX(seq) IS NOT NULL;
+DROP TABLE view;
+"""
+
+TABLES = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
 CREATE TABLE entry(
@@ -35,11 +70,7 @@ CREATE TABLE entry(
   outcome TEXT, rule TEXT, policy_rev INTEGER, actor TEXT, cause INTEGER, bytes BLOB NOT NULL
 ) STRICT;
 CREATE INDEX entry_about ON entry(about, seq) WHERE about IS NOT NULL;
-CREATE INDEX entry_agent ON entry(agent, kind, seq) WHERE agent IS NOT NULL;
-CREATE INDEX entry_kind ON entry(kind, seq) WHERE kind NOT IN ('event.accepted', 'run.closed');
-CREATE INDEX entry_rule ON entry(rule, outcome, seq) WHERE kind = 'action.decided';
-CREATE INDEX entry_rev ON entry(policy_rev, outcome, seq) WHERE kind = 'action.decided';
-CREATE INDEX entry_actor ON entry(actor, seq) WHERE actor IS NOT NULL;
+{RARE_INDEX};
 
 CREATE TABLE body(seq INTEGER PRIMARY KEY, salt BLOB NOT NULL, data BLOB NOT NULL) STRICT;
 
@@ -118,13 +149,9 @@ CREATE TABLE bundle(digest TEXT PRIMARY KEY, files BLOB NOT NULL) STRICT, WITHOU
 CREATE TABLE policy(
   number INTEGER PRIMARY KEY, digest TEXT NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL
 ) STRICT;
--- What people look at: a function of the entries alone (vedette.ledger.history.projection), written
--- with them.
-CREATE TABLE view(
-  name TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, sort INTEGER NOT NULL,
-  data BLOB NOT NULL, PRIMARY KEY(name, id)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX view_sort ON view(name, sort, id);
+-- The read model's rows as the archived entries left them, which nobody can make again: written
+-- when entries are archived.
+{BASE_TABLE};
 CREATE TABLE candidate(
   seq INTEGER PRIMARY KEY, bank TEXT NOT NULL, scope TEXT NOT NULL, agent TEXT NOT NULL,
   run TEXT NOT NULL, event TEXT NOT NULL) STRICT;

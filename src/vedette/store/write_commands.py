@@ -25,6 +25,7 @@ from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import STOP_EPOCH, read_meta, write_meta
 from vedette.store.reader import StoreReader
 from vedette.store.row_mapper import find_position, read_action
+from vedette.store.schema import IS_RARE
 from vedette.store.spend_totals import write_raises
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_runs import Fences
@@ -32,14 +33,11 @@ from vedette.store.write_runs import Fences
 # The lifts since an instant by anybody but one, newest first. With the words of the index, so that
 # it is used.
 _LIFTS = (
-    "SELECT seq, bytes FROM entry WHERE kind='stop.lifted' AND kind NOT IN "
-    "('event.accepted', 'run.closed') AND at>? AND actor<>? ORDER BY seq DESC"
+    f"SELECT seq, bytes FROM entry WHERE kind='stop.lifted' AND {IS_RARE} "
+    "AND at>? AND actor<>? ORDER BY seq DESC"
 )
 # The second condition is that of the index.
-_RELEASED = (
-    "SELECT bytes FROM entry WHERE seq>? AND kind IN (?,?) "
-    "AND kind NOT IN ('event.accepted', 'run.closed')"
-)
+_RELEASED = f"SELECT bytes FROM entry WHERE seq>? AND kind IN (?,?) AND {IS_RARE}"
 
 
 class CommandWriter:

@@ -7,7 +7,6 @@ on SQLite and on PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,8 @@ from vedette.ledger.history.dead_letters import (
     show_dead_letter,
 )
 from vedette.ledger.history.explain import explain
-from vedette.ledger.history.projection import fold_entries, to_ledger_entry
+from vedette.ledger.history.ledger_entry import to_ledger_entry
+from vedette.ledger.history.projection import fold_entries
 from vedette.store import dead_letters as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -145,7 +145,7 @@ def view_agrees(fleet: FleetHarness) -> None:
     store: Any = fleet.app.store
     assert list(store.ledger.row_mismatches()) == []
     walked = store.ledger.walk()
-    rows = fold_entries(to_ledger_entry(seq, json.loads(raw)) for seq, raw, _, _ in walked)
+    rows = fold_entries(to_ledger_entry(seq, raw) for seq, raw, _, _ in walked)
     by_place = {
         name: number
         for name, number in rows[("agent", "worker")].data.items()

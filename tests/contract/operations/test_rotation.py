@@ -352,10 +352,10 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
         assert next_key_files(tmp_path / "state") == []
 
 
-async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
+async def test_a_verb_that_opens_the_store_ends_a_rotation_that_was_broken_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.interfaces.cli.verify import _rebuild_views
+    from vedette.app.stores import open_idle_store
 
     async with toy_fleet(tmp_path, World()) as fleet:
         with monkeypatch.context() as patch:
@@ -364,7 +364,7 @@ async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
             done = await upkeep_of(fleet).rotate_key(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) != done["key"]
     settings = replace(Settings.of(tmp_path / "content", FLEET), state=tmp_path / "state")
-    assert await _rebuild_views(settings) > 0
+    open_idle_store(settings).close()
     assert on_disk(tmp_path) == done["key"]
     async with fleet:
         pass

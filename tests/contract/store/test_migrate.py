@@ -9,19 +9,40 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests import pg
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore
+from vedette.store.postgres import PostgresReader, PostgresStore
+from vedette.store.postgres.database import PostgresDatabase
+from vedette.store.postgres.schema import translate_tables
 from vedette.store.schema import SCHEMA
-from vedette.store.sqlite import SqliteReader
+from vedette.store.sqlite import SqliteReader, SqliteStore
+from vedette.testing.clock import ManualClock
+from vedette.testing.sample_steps import accept_events, closing_step, event
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 OLD = range(1, SCHEMA)
 HELD = "act_b4d0ed684e9a2362db93bb8201758ce4"
+
+
+def open_store(folder: Path) -> SqliteStore:
+    return SqliteStore(
+        folder, fleet="harbour", key=KEY, key_name="vedette/harbour",
+        now_us=ManualClock().now_us, synchronous="OFF",
+    )  # fmt: skip
+
+
+def remove_view(folder: Path) -> None:
+    for file in folder.glob("view.db*"):
+        file.unlink()
 
 
 def unpacked(schema: int, to: Path) -> Path:
@@ -80,7 +101,8 @@ async def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(
     tmp_path: Path, schema: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = unpacked(schema, tmp_path)
-    monkeypatch.setattr("vedette.store.sqlite.migration._ONE_TO_TWO", "INSERT INTO no VALUES(1)")
+    step = {1: "_FROM_ONE", 2: "TWO_TO_THREE"}[schema]
+    monkeypatch.setattr(f"vedette.store.sqlite.migration.{step}", "INSERT INTO no VALUES(1)")
     with pytest.raises(apsw.Error):
         async with toy_fleet(tmp_path, World(), agents=("worker", "helper")):
             pass
@@ -106,3 +128,77 @@ def test_an_older_store_is_not_read_before_it_was_brought_up(tmp_path: Path) -> 
     folder = unpacked(1, tmp_path)
     with pytest.raises(BadStore, match="vedette run"):
         SqliteReader(folder)
+
+
+# --- from schema 2 ----------------------------------------------------------------------------
+
+# What schema 2 had, and schema 3 has not.
+SCHEMA_2 = """
+CREATE TABLE view(
+  name TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, sort INTEGER NOT NULL,
+  data BLOB NOT NULL, PRIMARY KEY(name, id)
+) STRICT, WITHOUT ROWID;
+DROP INDEX entry_rare;
+CREATE INDEX entry_agent ON entry(agent, kind, seq) WHERE agent IS NOT NULL;
+CREATE INDEX entry_kind ON entry(kind, seq) WHERE kind NOT IN ('event.accepted', 'run.closed');
+CREATE INDEX entry_rule ON entry(rule, outcome, seq) WHERE kind = 'action.decided';
+CREATE INDEX entry_rev ON entry(policy_rev, outcome, seq) WHERE kind = 'action.decided';
+CREATE INDEX entry_actor ON entry(actor, seq) WHERE actor IS NOT NULL;
+DROP TABLE view_base;
+"""
+
+
+async def test_a_postgresql_store_of_schema_2_comes_up(tmp_path: Path) -> None:
+    url = pg.database_for(tmp_path)
+    names: dict[str, Any] = {"fleet": "harbour", "key": KEY, "key_name": "vedette/harbour"}
+    store = PostgresStore(url, tmp_path / "one", now_us=ManualClock().now_us, **names)
+    for number in range(4):
+        (run,) = await accept_events(store, event(number))
+        await store.steps.commit(closing_step(store, run))
+    counts = store.tables.counts()
+    rows = store.view.rows("SELECT name, id, version, sort, data FROM view_row")
+    store.close()
+    database = PostgresDatabase(url, name="test", hold_ms=0)
+    database.execute_script("DROP TABLE view_row, view_list, view_entry, view_state")
+    database.execute_script(translate_tables(SCHEMA_2))
+    database.execute_many("INSERT INTO view(name,id,version,sort,data) VALUES(?,?,?,?,?)", rows)
+    database.execute("UPDATE meta SET value='2' WHERE name='schema'")
+    with pytest.raises(BadStore, match="older schema 2"):
+        PostgresReader(url)
+    store = PostgresStore(url, tmp_path / "one", now_us=ManualClock().now_us, **names)
+    assert store.meta("schema") == str(SCHEMA)
+    assert store.tables.counts() == counts
+    assert store.tables.find_wrong_rows() == []
+    (there,) = database.rows("SELECT to_regclass('view') IS NULL, to_regclass('entry_rare')")
+    assert there == (True, "entry_rare")
+    store.close()
+    database.close()
+
+
+async def test_what_an_archived_ledger_came_to_outlives_the_migration(tmp_path: Path) -> None:
+    """The control: without an archive the rows are not kept, as the entries tell all of them."""
+    path = tmp_path / "store.db"
+    for archived in (True, False):
+        store = open_store(tmp_path)
+        for number in range(10 * archived, 10 * archived + 4):
+            (run,) = await accept_events(store, event(number))
+            await store.steps.commit(closing_step(store, run))
+        counts = store.tables.counts()
+        rows = store.view.rows("SELECT name, id, version, sort, data FROM view_row")
+        store.close()
+        connection = apsw.Connection(str(path))
+        connection.execute(SCHEMA_2)
+        connection.executemany("INSERT INTO view VALUES(?,?,?,?,?)", rows)
+        connection.execute("PRAGMA user_version=2")
+        if archived:
+            connection.execute("DELETE FROM entry WHERE seq<=4")
+            connection.execute("INSERT INTO meta VALUES('archived', '{}')")
+        else:
+            connection.execute("DELETE FROM meta WHERE name IN ('archived', 'view_base')")
+        connection.close()
+        remove_view(tmp_path)
+        store = open_store(tmp_path)
+        kept = store.database.rows("SELECT COUNT(*) FROM view_base")
+        assert kept == [(len(rows) if archived else 0,)]
+        assert (store.tables.counts() == counts) is archived
+        store.close()

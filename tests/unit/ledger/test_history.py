@@ -163,6 +163,9 @@ class MemoryRecord:
             }
         }  # fmt: skip
 
+    def lag(self, now_us: int) -> dict[str, Any]:
+        return {"reached": 2, "behind": 0, "seconds": 0.0, "followed": False}
+
     def event_counts(self) -> tuple[int, int]:
         return 7, 1
 

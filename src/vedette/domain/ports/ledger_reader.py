@@ -63,8 +63,13 @@ class LedgerReader(EntryLog, Protocol):
     ) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first.
 
-        `kinds` are none of event.accepted and run.closed: every event has one of those.
+        What every event leaves is told by the read model, which may be a moment behind; what is
+        rare, by the store itself.
         """
+        ...
+
+    def latest_decisions(self, limit: int) -> list[int]:
+        """Return the seqs of decisions of the latest events that were acted on, newest first."""
         ...
 
     def proof_entries(self, actions: Collection[str]) -> dict[str, list[EntryRecord]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     # Verbs that read one part load no other for its type.
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class TableReader(Protocol):
-    """The port of the read tables: counts, kept with the entries, never made over all of them."""
+    """The port of the read model: counts, brought up to the ledger's end before they are read.
+
+    Whoever reads waits for a follower, or folds entries itself where none runs, for a bounded time.
+    """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Return, for each agent, runs by state, decisions by outcome, effects and holds by state
@@ -41,6 +44,12 @@ class TableReader(Protocol):
 
     def event_counts(self) -> tuple[int, int]:
         """Return (events accepted, of which woke nobody)."""
+        ...
+
+    def lag(self, now_us: int) -> Mapping[str, Any]:
+        """Return how far the read model is: the entry `reached`, how many entries and `seconds` it
+        is `behind`, and whether it is `followed`.
+        """
         ...
 
 
@@ -80,7 +89,10 @@ class StoreReader(Protocol):
         ...
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Let all reads inside see one state of the store, whatever is committed meanwhile."""
+        """Let all reads inside see one state of the store, whatever is committed meanwhile.
+
+        The read model goes on: counts and lists may tell of what was committed since.
+        """
         ...
 
     def close(self) -> None:

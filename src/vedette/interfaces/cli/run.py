@@ -149,6 +149,7 @@ async def _run_fleet(
     warm_up: _WarmUp,
 ) -> dict[str, Any]:
     from vedette.app.composition_root import open_app
+    from vedette.app.follower_process import FollowerProcess
     from vedette.interfaces.daemon import Daemon, describe_run
 
     app = await open_app(settings, stage=warm_up.stage, fork_server=warm_up.fork_server)
@@ -157,7 +158,8 @@ async def _run_fleet(
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
     try:
-        running = Daemon(app, until_idle=until_idle, signals=signals)
+        follower = FollowerProcess(settings, app.store)
+        running = Daemon(app, until_idle=until_idle, signals=signals, follower=follower)
         with view:
             await running.run(view.tick)
         return describe_run(running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,6 +79,21 @@ def _publishing_engine(store: StoreReader) -> dict[str, str] | None:
     return {"name": json.loads(last[0][1])["engine"], "why": "as the last publication says"}
 
 
+def view_text(view: Mapping[str, Any]) -> str:
+    """Say in words how far the read model is, and who keeps it."""
+    who = (
+        "a follower keeps them"
+        if view["followed"]
+        else "no follower runs, so whoever reads them makes them"
+    )
+    if not view["behind"]:
+        return f"up to the ledger's end; {who}"
+    return (
+        f"as of entry {view['reached']:,}, {view['behind']:,} entries and "
+        f"{view['seconds']:,.1f} s behind; {who}"
+    )
+
+
 def _stop_text(stop: dict[str, Any], until: dict[str, int]) -> str:
     end = until.get(f"{stop['scope']}:{stop['name']}")
     target = f"{stop['scope']} {stop['name']}".strip()
@@ -134,6 +150,7 @@ def _text(running: bool, state: dict[str, Any]) -> str:
             f"notices: {notices['sent']:,} sent, {notices['pending']:,} waiting, "
             f"{notices['failed']:,} attempts failed, {notices['dropped']:,} dropped{failing}"
         )
+    lines.append(f"lists: {view_text(state['view'])}")
     oldest = state["oldest"]
     if oldest is not None:
         age = f"{oldest['age_us'] / 1e6:,.1f} s" if oldest["age_us"] is not None else "unknown"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -61,7 +60,7 @@ archive_option = click.option(
     help="Of decisions: who decides again. regorus, OPA's Wasm, or the program opa itself.",
 )  # fmt: skip
 @click.option("--since", metavar="TIME", help="Of targets: from an instant (UTC), or 24h, 7d ago.")
-@click.option("--repair", is_flag=True, help="Of views: make them anew; the fleet must not run.")
+@click.option("--repair", is_flag=True, help="Of views: make them anew; the fleet may run.")
 def verify(words: tuple[str, ...], **options: Any) -> int:
     """Verify the ledger, offline: the fleet's, an EXPORT of one, or the file of one entry's proof.
 
@@ -258,23 +257,14 @@ def _column_json(value: Any) -> Any:
 def _verify_views(_names: tuple[str, ...], options: Mapping[str, Any]) -> int:
     settings = current_settings()
     if options["repair"]:
-        number = asyncio.run(_rebuild_views(settings))
+        with store_reader(settings) as store:
+            number = store.view.rebuild()
         print_result({"rows": number}, f"made {number:,} rows anew from the ledger")
         return 0
-    with store_reader(settings) as store, store.snapshot():
+    with store_reader(settings) as store:
         rows = [f"{name} {id}".strip() for name, id in store.tables.find_wrong_rows()]
     print_result({"spoilt": rows}, "\n".join(rows) or _ALL_WELL)
     return 1 if rows else 0
-
-
-async def _rebuild_views(settings: Settings) -> int:
-    from vedette.app.stores import open_idle_store
-
-    store = open_idle_store(settings)
-    try:
-        return await store.maintenance.rebuild_views()
-    finally:
-        store.close()
 
 
 # --- decisions and judgements ----------------------------------------------------------------

@@ -171,6 +171,7 @@ def status(record: StoreReader, now_us: int) -> dict[str, Any]:
             name: _agent(found, would.get(name, {})) for name, found in sorted(counts.items())
         },
         "waiting": dict(sorted(record.tables.wait_counts().items())),
+        "view": record.tables.lag(now_us),
         "oldest": _oldest_run(record, now_us),
         "notices": _notices(record.meta("notices")),
     }

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vedette.domain.effect import OPEN_STATES, state_after
+from vedette.ledger.history.ledger_entry import LedgerEntry
 
 MINUTE_US = 60_000_000
 KEEP_MINUTES = 2880
@@ -35,9 +36,6 @@ FLEET: Key = ("fleet", "")
 
 State = dict[str, Any]
 Key = tuple[str, str]
-# seq, at (microseconds), kind, run, number within the run, seq of the event, fields.
-LedgerEntry = tuple[int, int, str, "str | None", int, "int | None", Mapping[str, Any]]
-Fields = Mapping[str, Any]
 
 OPEN_HOLDS = ("open", "approved")
 
@@ -136,27 +134,24 @@ class Projection:
         # What changes with nearly every entry is written into its rows at the end.
         used: list[MinuteCounter] = []
         for entry in entries:
-            seq, at_us, kind, run, _, _, fields = entry
-            get = fields.get
-            agent = get("agent") or ""
+            seq, at_us, kind, agent = entry.seq, entry.at, entry.kind, entry.agent or ""
             spot = spots.get(agent)
             if spot is None or spot.minute != at_us // MINUTE_US:
                 spot = spots[agent] = self._minute_counter(agent, at_us // MINUTE_US, seq)
                 used.append(spot)
             spot.seq, spot.at_us = seq, at_us
-            outcome = get("outcome")
-            name = kind if outcome is None else f"{kind}|{outcome}"
+            name = kind if entry.outcome is None else f"{kind}|{entry.outcome}"
             spot.kinds[name] = spot.kinds.get(name, 0) + 1
             if kind == "event.accepted":
                 self._events += 1
-                self._woke_nobody += not get("woke")
+                self._woke_nobody += not entry.woke
                 self._last_accepted = seq
                 continue
-            if run is not None and agent:
-                self._add_run_entry(entry, run, spot)
+            if agent and entry.run is not None:
+                self._add_run_entry(entry, entry.run, spot)
             work = _HANDLERS.get(kind)
             if work is not None:
-                work(self, seq, at_us, fields)
+                work(self, entry)
         for spot in used:
             spot.stamp_rows()
         self._write_totals()
@@ -247,18 +242,17 @@ class Projection:
 
     def _state(self, entry: LedgerEntry, run: str) -> State | None:
         """Return what is known of a run that has entries before this one; None if it has none."""
-        seq, _, _, _, n, about, _ = entry
-        if n == 1:
+        if entry.n == 1:
             return None
         state = self.runs.get(run)
-        if state is None or state["n"] != n - 1:
+        if state is None or state["n"] != entry.n - 1:
             own = Projection()
-            own.add_entries(self._earlier_entries(run, about, seq))
+            own.add_entries(self._earlier_entries(run, entry.about, entry.seq))
             state = own.runs.get(run)
         return state
 
     def _add_run_entry(self, entry: LedgerEntry, run: str, spot: MinuteCounter) -> None:
-        seq, at_us, kind, _, n, about, fields = entry
+        kind, n = entry.kind, entry.n
         if kind == "run.corrected":
             # What people say of a run moves nothing, and may come long after its end.
             if (known := self.runs.get(run)) is not None and known["n"] == n - 1:
@@ -268,26 +262,28 @@ class Projection:
         if kind in ("run.closed", "run.dropped"):
             add_to_count(spot.counts, "run.done", 1)
             if state is not None:
-                self._end_run(run, state, at_us, spot)
+                self._end_run(run, state, entry.at, spot)
             return
         if state is None:
-            state = {"agent": fields["agent"], "event": fields.get("event"), "since": at_us}
-            state |= {"sort": about or seq, "actions": {}, "marked": 0}
+            state = {
+                "agent": entry.agent, "event": entry.event, "since": entry.at,
+                "sort": entry.about or entry.seq, "actions": {}, "marked": 0,
+            }  # fmt: skip
         state["n"] = n
         self.runs[run] = state
-        if "action" in fields:
+        if entry.action is not None:
             self._add_action_entry(entry, run, state, spot)
         elif kind == "turn.reasoned":
-            state["turn"], state["room"] = fields.get("turn"), 0
+            state["turn"], state["room"] = entry.turn, 0
         elif kind in ("budget.reserved", "budget.refused"):
             state["room"] = int(kind == "budget.refused")
         elif kind == "budget.settled":
-            self._add_spend(fields, spot)
+            self._add_spend(entry, spot)
         elif kind == "run.dead":
-            self._dead_letter(seq, at_us, state, spot)
+            self._dead_letter(entry.seq, entry.at, state, spot)
         elif kind == "run.redriven" and state.pop("dead", None):
-            self._redrive(seq, state, spot)
-        self._list_run(run, seq, state)
+            self._redrive(entry.seq, state, spot)
+        self._list_run(run, entry.seq, state)
 
     def _list_run(self, run: str, seq: int, state: State) -> None:
         """Let the list of runs have this one if it waits or is dead."""
@@ -331,21 +327,21 @@ class Projection:
     def _add_action_entry(
         self, entry: LedgerEntry, run: str, state: State, spot: MinuteCounter
     ) -> None:
-        seq, at_us, kind, _, _, _, fields = entry
-        name, actions = fields["action"], state["actions"]
+        seq, at_us, kind = entry.seq, entry.at, entry.kind
+        name, actions = entry.action, state["actions"]
         action = actions.get(name)
         if action is None:
             action = actions[name] = {
-                "seq": seq, "run": run, "agent": state["agent"], "tool": fields.get("tool"),
+                "seq": seq, "run": run, "agent": state["agent"], "tool": entry.tool,
                 "marks": set(),
             }  # fmt: skip
         before = action.get("decided"), action.get("hold"), action.get("effect")
-        apply_entry(action, kind, fields, at_us)
+        apply_entry(action, entry)
         recount(spot.counts, before, action)
         if kind == "action.decided":
-            if (would := fields.get("would")) is not None:
-                add_to_count(spot.counts, f"would.{would}", 1)
-            if fields["outcome"] == "deny":
+            if entry.would is not None:
+                add_to_count(spot.counts, f"would.{entry.would}", 1)
+            if entry.outcome == "deny":
                 self._examples["denied"] = seq, run
         elif kind == "effect.done":
             self._examples["effect"] = seq, run
@@ -384,48 +380,48 @@ class Projection:
         if spot.row is not None:
             add_to_count(spot.row.data.setdefault(name, {}), latency_bucket(micros), 1)
 
-    def _add_spend(self, fields: Mapping[str, Any], spot: MinuteCounter) -> None:
+    def _add_spend(self, entry: LedgerEntry, spot: MinuteCounter) -> None:
         if spot.row is not None:
-            for unit, amount in (fields.get("spend") or {}).items():
+            for unit, amount in (entry.spend or {}).items():
                 add_to_count(spot.row.data.setdefault("spend", {}), unit, amount)
 
     # --- what is true of the fleet, whatever run it came with ---------------------------------
 
-    def set_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def set_stop(self, entry: LedgerEntry) -> None:
         """A stop is in force."""
-        data = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
-        self._replace_row(("stop", str(fields.get("what"))), seq, 0, data)
+        data = {"at": entry.at, "actor": entry.actor, "until": entry.until}
+        self._replace_row(("stop", str(entry.what)), entry.seq, 0, data)
 
-    def lift_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def lift_stop(self, entry: LedgerEntry) -> None:
         """A stop is over."""
-        self._drop(("stop", str(fields.get("what"))))
+        self._drop(("stop", str(entry.what)))
 
-    def set_revision(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def set_revision(self, entry: LedgerEntry) -> None:
         """A revision is live."""
-        live = self._row(("rollout", "live"), seq).data
-        live |= {"revision": fields.get("policy_rev"), "bundle": fields.get("bundle"), "at": at_us}
+        live = self._row(("rollout", "live"), entry.seq).data
+        live |= {"revision": entry.policy_rev, "bundle": entry.bundle, "at": entry.at}
 
-    def count_limit(self, seq: int, at_us: int, fields: Mapping[str, Any], name: str) -> None:
+    def count_limit(self, entry: LedgerEntry, name: str) -> None:
         """A budget's limit was alerted of, or refused something."""
-        parts = ("scope", "agent", "unit", "window")
-        limit = "|".join(str(fields.get(part) or "") for part in parts)
-        more = {"limit": fields.get("limit"), f"{name}_at": at_us}
-        self.count(("budget", limit), name, seq, **more)
+        parts = (entry.scope, entry.agent, entry.unit, entry.window)
+        limit = "|".join(str(part or "") for part in parts)
+        more = {"limit": entry.limit, f"{name}_at": entry.at}
+        self.count(("budget", limit), name, entry.seq, **more)
 
 
-_HANDLERS: Mapping[str, Callable[[Projection, int, int, Mapping[str, Any]], None]] = {
-    "event.refused": lambda view, seq, at, fields: view.count(FLEET, "refused", seq),
+_HANDLERS: Mapping[str, Callable[[Projection, LedgerEntry], None]] = {
+    "event.refused": lambda view, entry: view.count(FLEET, "refused", entry.seq),
     "policy.published": Projection.set_revision,
-    "policy.refused": lambda view, seq, at, fields: view.count(
-        ("rollout", "live"), "refused", seq, refused_at=at
+    "policy.refused": lambda view, entry: view.count(
+        ("rollout", "live"), "refused", entry.seq, refused_at=entry.at
     ),
     "stop.set": Projection.set_stop,
     "stop.lifted": Projection.lift_stop,
-    "memory.proposed": lambda view, seq, at, fields: view.count(
-        ("memory", str(fields.get("memory"))), "proposed", seq, at=at
+    "memory.proposed": lambda view, entry: view.count(
+        ("memory", str(entry.memory)), "proposed", entry.seq, at=entry.at
     ),
-    "budget.alerted": lambda view, seq, at, fields: view.count_limit(seq, at, fields, "alerted"),
-    "budget.refused": lambda view, seq, at, fields: view.count_limit(seq, at, fields, "refused"),
+    "budget.alerted": lambda view, entry: view.count_limit(entry, "alerted"),
+    "budget.refused": lambda view, entry: view.count_limit(entry, "refused"),
 }
 
 
@@ -437,23 +433,18 @@ def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
     return {k: row for k, row in view.rows.items() if k[0] != "minute" or row.sort >= first}
 
 
-def to_ledger_entry(seq: int, entry: Mapping[str, Any]) -> LedgerEntry:
-    """Return a stored entry as the projection takes it."""
-    run, n, about = entry.get("run"), entry.get("n", 0), entry.get("about")
-    return seq, entry["at"], entry["kind"], run, n, about, entry
-
-
 # --- how entries move one action: its decision, its hold, its effect ------------------------------
 
 
-def apply_entry(action: State, kind: str, fields: Fields, at_us: int) -> None:
+def apply_entry(action: State, entry: LedgerEntry) -> None:
     """Change an action's state in the projection as an entry about it tells.
 
     `action` has `decided`, `rule`, `hold`, `wait`, `until`, `effect`, as far as they are known;
     `asked` is when its hold was opened and `begun` when its effect was intended, in microseconds.
     """
+    kind, at_us = entry.kind, entry.at
     if kind == "action.decided":
-        _apply_decision(action, fields, at_us)
+        _apply_decision(action, entry)
     elif kind[:7] == "effect.":
         state = state_after(kind)
         if state == "cancelled" and action.get("decided") == "hold":
@@ -467,7 +458,7 @@ def apply_entry(action: State, kind: str, fields: Fields, at_us: int) -> None:
             # What has ended waits for nobody.
             action["hold"] = "released"
     elif (transition := _TRANSITIONS.get(kind)) is not None:
-        transition(action, fields)
+        transition(action, entry)
         if action.get("hold") == "open":
             action.setdefault("asked", at_us)
 
@@ -511,17 +502,17 @@ def recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
         _move_count(counts, "effect.", effect, now)
 
 
-def _apply_decision(action: State, fields: Fields, at_us: int) -> None:
-    outcome, had = fields["outcome"], action.get("hold")
-    action["decided"], action["rule"] = outcome, fields.get("rule")
+def _apply_decision(action: State, entry: LedgerEntry) -> None:
+    outcome, had = entry.outcome, action.get("hold")
+    action["decided"], action["rule"] = outcome, entry.rule
     if outcome == "hold":
-        wait = fields.get("wait")
+        wait = entry.wait
         # An approval already given stays with the action while it waits for something else.
         if had not in ("approved", "used") or wait == "approval":
             action["hold"] = "open"
             if had != "open":
-                action["asked"] = at_us
-        action["wait"], action["until"] = wait, fields.get("until")
+                action["asked"] = entry.at
+        action["wait"], action["until"] = wait, entry.until
         return
     action.pop("wait", None)
     action.pop("until", None)
@@ -537,29 +528,29 @@ def _deny(action: State, rule: str) -> None:
     action.pop("until", None)
 
 
-def _apply_shortage(action: State, fields: Fields) -> None:
+def _apply_shortage(action: State, entry: LedgerEntry) -> None:
     """There was no room for what had just been permitted: it waits, with an approval it had."""
     action["hold"] = "approved" if action.get("hold") == "used" else "open"
-    action["decided"], action["rule"] = "hold", fields.get("rule")
-    action["wait"], action["until"] = "budget", fields.get("until")
+    action["decided"], action["rule"] = "hold", entry.rule
+    action["wait"], action["until"] = "budget", entry.until
     action.pop("effect", None)
 
 
-def _apply_approval(action: State, fields: Fields) -> None:
-    action["hold"], action["until"] = "approved", fields.get("until")
+def _apply_approval(action: State, entry: LedgerEntry) -> None:
+    action["hold"], action["until"] = "approved", entry.until
 
 
-def _apply_denial(action: State, fields: Fields) -> None:
+def _apply_denial(action: State, entry: LedgerEntry) -> None:
     action["hold"] = "denied"
     _deny(action, "hold.denied")
 
 
-def _apply_expiry(action: State, fields: Fields) -> None:
+def _apply_expiry(action: State, entry: LedgerEntry) -> None:
     action["hold"] = "expired"
     _deny(action, "hold.expired")
 
 
-def _apply_refusal(action: State, fields: Fields) -> None:
+def _apply_refusal(action: State, entry: LedgerEntry) -> None:
     """It is not any more what it was when it was decided."""
     if action.get("hold") is not None:
         action["hold"] = "denied"
@@ -573,7 +564,7 @@ def _move_count(counts: State, name: str, was: str | None, now: str | None) -> N
         add_to_count(counts, name + now, 1)
 
 
-_TRANSITIONS: Mapping[str, Callable[[State, Fields], None]] = {
+_TRANSITIONS: Mapping[str, Callable[[State, LedgerEntry], None]] = {
     "budget.refused": _apply_shortage,
     "hold.approved": _apply_approval,
     "hold.denied": _apply_denial,

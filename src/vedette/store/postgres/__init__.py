@@ -28,11 +28,12 @@ from vedette.store.command_queue import CommandQueue
 from vedette.store.dialect import Row
 from vedette.store.group_commit import GroupWriter
 from vedette.store.loss_detection import holds_checkpoint, record_found_loss, record_instance
-from vedette.store.meta import INSTANCE, write_meta
+from vedette.store.meta import INSTANCE, read_meta, write_meta
 from vedette.store.postgres.cluster import LeasedCluster, LeasedFences, WorkerHooks, leased_runs
 from vedette.store.postgres.database import PostgresDatabase, read_instance, translate_server_errors
 from vedette.store.postgres.leases import Leases
 from vedette.store.postgres.schema import check_schema, create_tables, has_schema
+from vedette.store.postgres.view_tables import NAME, ViewTables
 from vedette.store.reader import StoreReader
 from vedette.store.retention import StoreMaintenance
 from vedette.store.runner_lock import LOCK_FILE, acquire_lock
@@ -109,7 +110,8 @@ class PostgresStore(StoreReader):
                 own_head=lambda: self.parts.ledger.last_seq, add_checkpoint=self._add_checkpoint,
             )  # fmt: skip
             undo.callback(leases.close)
-            super().__init__(reading, partial(leased_runs, leases))
+            super().__init__(reading, self._view_home(url), partial(leased_runs, leases))
+            undo.callback(self.view.close)
             parts = self.parts = open_write_parts(
                 writing, self._witness, fences, fleet=fleet, key=key, key_name=key_name,
                 now_us=now_us,
@@ -130,6 +132,10 @@ class PostgresStore(StoreReader):
             self.maintenance = StoreMaintenance(reading, self.commands, self.writer, parts, hooks)
             self.cluster = LeasedCluster(reading, leases, fences, hooks, self.commands)
             self._open = undo.pop_all()
+
+    @staticmethod
+    def _view_home(url: str) -> ViewTables:
+        return ViewTables(partial(PostgresDatabase, url, name=NAME, patience_s=PATIENCE_S))
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         self.writer.listeners.append(changed)
@@ -250,6 +256,15 @@ def has_store(url: str) -> bool:
         database.close()
 
 
+def read_value(url: str, name: str) -> str | None:
+    """Return a value of the meta table of a store in a database, of whatever schema it is."""
+    database = PostgresDatabase(url, name="vedette looking", hold_ms=0)
+    try:
+        return read_meta(database, name)
+    finally:
+        database.close()
+
+
 class PostgresReader(StoreReader):
     """A PostgreSQL store opened to read only, beside running workers or with none."""
 
@@ -261,7 +276,7 @@ class PostgresReader(StoreReader):
         except BaseException:
             database.close()
             raise
-        super().__init__(database)
+        super().__init__(database, ViewTables(partial(PostgresDatabase, url, name=NAME)))
 
 
 __all__ = ["PostgresReader", "PostgresStore"]

@@ -144,6 +144,8 @@ class PostgresDatabase:
         self._deferred: list[str] = []
         self._in_savepoint = False
         self.fleet_state: Row = ()
+        # What a transaction begins with where it is none of a group: without the fleet's lock.
+        self.begin_script = ""
         self._cursors = itertools.count(1)
         self._check_connection = check_connection
         self._connection = self._connect()
@@ -360,8 +362,11 @@ class PostgresDatabase:
         The lock goes with the transaction, and with its session. Then `fleet_state` says what the
         others did: (count of lease changes, live revision, stop epoch, head, number of workers).
         """
-        key = self._lock_key()
         self._deferred, self._in_savepoint = [], False
+        if self.begin_script:
+            self.execute_script(self.begin_script)
+            return
+        key = self._lock_key()
         text = f"BEGIN; SELECT pg_advisory_xact_lock({key}); {SELECT_FLEET_STATE}"
         cursor = self.connection.execute(text.encode())
         while cursor.nextset():

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 from vedette.domain.base.errors import BadStore
 from vedette.store.postgres.database import PostgresDatabase
-from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer
+from vedette.store.readmodel.schema import VIEW_SCHEMA, VIEW_TABLES
+from vedette.store.schema import SCHEMA, TABLES, TWO_TO_THREE, UNJUDGED_INDEX, refuse_newer
 
 SHARDS = 64
 
@@ -64,12 +65,27 @@ def create_tables(database: PostgresDatabase) -> None:
         if found is None:
             database.execute_script(translate_tables(TABLES) + _WORKER_TABLES)
             database.execute("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
+        elif found == 2:
+            database.execute_script(translate_tables(TWO_TO_THREE))
+            database.execute("UPDATE meta SET value=? WHERE name='schema'", (str(SCHEMA),))
         elif found != SCHEMA:
             _refuse_schema(found)
         database.execute_script(UNJUDGED_INDEX)
+        _create_view(database)
         database.commit()
     finally:
         database.rollback()
+
+
+def _create_view(database: PostgresDatabase) -> None:
+    """Make the read model's tables; those of another program go, as the entries have it all."""
+    ((there,),) = database.rows("SELECT to_regclass('view_state') IS NOT NULL")
+    if there:
+        ((found,),) = database.rows("SELECT schema FROM view_state")
+        if found == VIEW_SCHEMA:
+            return
+        database.execute_script("DROP TABLE view_row, view_list, view_entry, view_state")
+    database.execute_script(translate_tables(VIEW_TABLES))
 
 
 def check_schema(database: PostgresDatabase) -> None:

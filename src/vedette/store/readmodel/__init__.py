@@ -1,1 +1,3 @@
-"""The read tables of a store, which people look at: a function of the entries alone."""
+"""The read model of a store, which people look at: a function of the entries alone, made beside the
+line, and made again whenever it is lost.
+"""

@@ -1,4 +1,4 @@
-"""The read tables read: counts, lists and what is open, never a count over the record itself."""
+"""The read model's rows read: counts, lists and what is open, never a count over the ledger."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import orjson
 
 from vedette.domain.action import hold_id
 from vedette.store.dialect import Database
-from vedette.store.readmodel.tables import find_wrong_rows
+from vedette.store.readmodel.model import ReadModel
 
 
 class TableReader:
-    """The reader of a store's read tables. Fits `ports.store.TableReader`."""
+    """The reader of a store's read model. Fits `ports.store.TableReader`.
 
-    def __init__(self, database: Database) -> None:
+    What is ready or waits is asked of the store itself, by an index that has nothing else.
+    """
+
+    def __init__(self, database: Database, model: ReadModel) -> None:
         self._database = database
+        self._model = model
 
     def view(self, name: str, id: str) -> Mapping[str, Any] | None:
         """Return one row's data."""
-        rows = self._database.rows("SELECT data FROM view WHERE name=? AND id=?", (name, id))
+        rows = self._model.rows("SELECT data FROM view_row WHERE name=? AND id=?", (name, id))
         found: Mapping[str, Any] | None = orjson.loads(rows[0][0]) if rows else None
         return found
 
@@ -29,17 +33,16 @@ class TableReader:
     ) -> list[tuple[str, int, int, Mapping[str, Any]]]:
         """Return (id, version, sort, data) of the rows of a name after the one at (sort, id)."""
         sql = (
-            "SELECT id, version, sort, data FROM view WHERE name=? AND (sort, id) > (?, ?) "
+            "SELECT id, version, sort, data FROM view_row WHERE name=? AND (sort, id) > (?, ?) "
             "ORDER BY sort, id LIMIT ?"
         )
         return [
             (id, int(version), int(sort), orjson.loads(data))
-            for id, version, sort, data in self._database.rows(sql, (name, *after, limit))
+            for id, version, sort, data in self._model.rows(sql, (name, *after, limit))
         ]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        # What has ended is counted as it ends; what is ready or waits is counted by an index that
-        # has nothing else.
+        # What has ended is counted as it ends.
         table: dict[str, dict[str, int]] = {}
         for agent, found in self._agents():
             counted = {name: n for name, n in found.items() if "." in name and name[:6] != "would."}
@@ -83,13 +86,21 @@ class TableReader:
             found["hold"] = hold_id(id)
         return {name: found[name] for name in ("denied", "hold", "effect") if name in found}
 
+    def lag(self, now_us: int) -> dict[str, Any]:
+        lag = self._model.lag(now_us)
+        return {
+            "reached": lag.reached, "behind": lag.entries, "seconds": round(lag.seconds, 3),
+            "followed": self._model.is_followed(),
+        }  # fmt: skip
+
     def find_wrong_rows(self) -> list[tuple[str, str]]:
-        """Return (name, id) of rows of the read tables that are not what the entries come to.
+        """Return (name, id) of rows of the read model that are not what the entries come to.
 
         Reads the whole ledger. Raises BadCommand if some of it is archived.
         """
-        return find_wrong_rows(self._database)
+        self._model.refresh()
+        return sorted({(name, id) for name, id, *_ in self._model.find_differences()})
 
     def _agents(self) -> list[tuple[str, Mapping[str, Any]]]:
-        rows = self._database.rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")
+        rows = self._model.rows("SELECT id, data FROM view_row WHERE name='agent' ORDER BY id")
         return [(id, orjson.loads(data)) for id, data in rows]

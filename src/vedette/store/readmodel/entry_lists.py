@@ -1,8 +1,9 @@
 """Pages of entries: by key, newest first, each filter by an index that ends in seq.
 
-Nothing here scans. A filter that no single index answers in order is merged from ranges, each of
-which one does: an agent's entries from those of its kinds, the runs closed from those of the
-agents. What has no index is not a filter (see `vedette.ledger.history.changes`).
+Nothing here scans. What every event leaves is found by the lists of the read model, what is rare by
+the store's own index, and so is what is about one event. A filter that no single index answers in
+order is merged from ranges, each of which one does: an agent's entries from those of its kinds.
+What has no index is not a filter (see `vedette.ledger.history.changes`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from msgspec import Struct
 
 from vedette.domain.entry import KINDS
 from vedette.store.dialect import Database
+from vedette.store.readmodel.entry_index import (
+    ListKey,
+    actor_list,
+    agent_list,
+    kind_list,
+    list_name,
+    revision_list,
+    rule_list,
+)
+from vedette.store.readmodel.model import ReadModel
 from vedette.store.row_mapper import find_position
-from vedette.store.schema import in_list
+from vedette.store.schema import IS_RARE, LINE_KINDS, in_list
 
-# A partial index is used only where the query's own text implies its condition.
-_RARE = "kind NOT IN ('event.accepted', 'run.closed')"
-_DECIDED = "kind='action.decided'"
 _RANGE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
 # How much is read of each of several ranges at first; few of them have more on the page.
 _FIRST_READ = 3
@@ -28,106 +36,88 @@ _MAX_RANGES = 64
 
 
 class IndexRange(Struct, frozen=True):
-    """Some entries that lie in order in one index of a table, from the entry `low` on."""
+    """Some entries that lie in order in one index of a table, from the entry `low` on.
+
+    `listed` says that the table is the read model's.
+    """
 
     where: str
     values: tuple[Any, ...] = ()
     table: str = "entry"
     low: int = 0
+    listed: bool = False
 
 
 class EntryPages:
     """Pages of entries by an SQL index, for `LedgerReader.entries_page` and `latest_entries`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, view: ReadModel) -> None:
         self._database = database
+        self._view = view
 
     def page(
         self, filters: Mapping[str, Any], *, before: int | None, after: int | None, limit: int
     ) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of entries, newest first, on one side of a seq."""
         newer = after is not None
-        edge = after if newer else 2**62 if before is None else before
-        assert edge is not None
-        seqs = None
-        if filters == {"kind": "run.closed"}:
-            seqs = self._scan_near(edge, newer, limit)
-        if seqs is None:
-            seqs = self._merge_ranges(
-                self._index_ranges(filters, edge, newer, limit), edge, newer, limit
-            )
-        return self._read_entries(seqs)
+        # The lists may be ahead of the snapshot that the entries are read in.
+        edge = after if after is not None else self._last_entry() + 1
+        if before is not None and not newer:
+            edge = min(edge, before)
+        return self._read_entries(
+            self._merge_ranges(self._index_ranges(filters), edge, newer, limit)
+        )
 
     def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first."""
-        ranges = [IndexRange(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
-        return self._read_entries(self._merge_ranges(ranges, 2**62, False, limit))[::-1]
+        ranges = [one for kind in kinds for one in self._kind_ranges(kind, after + 1)]
+        edge = self._last_entry() + 1
+        return self._read_entries(self._merge_ranges(ranges, edge, False, limit))[::-1]
 
-    def _index_ranges(
-        self, filters: Mapping[str, Any], edge: int, newer: bool, limit: int
-    ) -> list[IndexRange]:
+    def _index_ranges(self, filters: Mapping[str, Any]) -> list[IndexRange]:
         names, get = frozenset(filters), filters.__getitem__
         if not names:
             return [IndexRange("1=1")]
         if names == {"agent"}:
-            agent = get("agent")
-            return [IndexRange("agent=? AND kind=?", (agent, kind)) for kind in sorted(KINDS)]
+            return self._lists(*(agent_list(get("agent"), kind) for kind in sorted(KINDS)))
         if names == {"agent", "kind"}:
-            return [IndexRange("agent=? AND kind=?", (get("agent"), get("kind")))]
+            return self._lists(agent_list(get("agent"), get("kind")))
         if names == {"kind"}:
-            return self._kind_ranges(get("kind"), edge, newer, limit)
+            return self._kind_ranges(get("kind"), 0)
         if names == {"run"}:
             return self._run_ranges(get("run"))
         if names == {"event"}:
             return self._event_ranges(get("event"))
         if names == {"rule", "outcome"}:
-            return [
-                IndexRange(f"rule=? AND outcome=? AND {_DECIDED}", (get("rule"), get("outcome")))
-            ]
+            return self._lists(rule_list(get("rule"), get("outcome")))
         if names == {"policy_rev", "outcome"}:
-            values = (get("policy_rev"), get("outcome"))
-            return [IndexRange(f"policy_rev=? AND outcome=? AND {_DECIDED}", values)]
+            return self._lists(revision_list(get("policy_rev"), get("outcome")))
         if names == {"actor"}:
-            return [IndexRange("actor=?", (get("actor"),))]
+            return self._lists(actor_list(get("actor")))
         raise ValueError(f"no index answers {', '.join(sorted(names))}")
 
-    def _kind_ranges(self, kind: str, edge: int, newer: bool, limit: int) -> list[IndexRange]:
+    def _lists(self, *keys: ListKey, low: int = 0) -> list[IndexRange]:
+        """Return the ranges of some of the read model's lists, as far as there are such lists."""
+        marks, names = in_list([list_name(key) for key in keys])
+        found = self._view.rows(f"SELECT id FROM view_list WHERE name IN ({marks})", names)
+        # What is archived is in no page; a list may name it still.
+        low = max(low, self._first_entry())
+        return [IndexRange("list=?", (id,), "view_entry", low, listed=True) for (id,) in found]
+
+    def _first_entry(self) -> int:
+        ((first,),) = self._database.rows("SELECT COALESCE(MIN(seq),1) FROM entry")
+        return int(first)
+
+    def _last_entry(self) -> int:
+        return int(self._database.rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
+
+    def _kind_ranges(self, kind: str, low: int) -> list[IndexRange]:
         if kind == "event.accepted":
             # The table of events is the list of them; it outlives entries that are archived.
-            ((first,),) = self._database.rows("SELECT COALESCE(MIN(seq),1) FROM entry")
-            return [IndexRange("1=1", (), "event", first)]
-        if kind != "run.closed":
-            return [IndexRange(f"kind=? AND {_RARE}", (kind,))]
-        order, side = ("ASC", ">") if newer else ("DESC", "<")
-        sql = (
-            "SELECT v.id, (SELECT e.seq FROM entry e WHERE e.agent=v.id AND e.kind='run.closed' "
-            f"AND e.seq{side}? ORDER BY e.seq {order} LIMIT 1) FROM view v WHERE v.name='agent'"
-        )
-        heads = [
-            (seq, agent) for agent, seq in self._database.rows(sql, (edge,)) if seq is not None
-        ]
-        # Only agents whose nearest one is among the nearest can have any on the page.
-        near = sorted(heads, reverse=not newer)[:limit]
-        return [IndexRange("agent=? AND kind='run.closed'", (agent,)) for _, agent in near]
-
-    def _scan_near(self, edge: int, newer: bool, limit: int) -> list[int] | None:
-        """Return the runs closed next to the edge if they are as near as they mostly are.
-
-        They are in no index of their own, since every event has one; but so they are a good part
-        of any stretch of the ledger. None if a bounded stretch has too few.
-        """
-        ends = "(SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
-        ((first, last),) = self._database.rows(f"SELECT {ends}")
-        for width in (4 * limit, 24 * limit):
-            low = max(edge, (first or 1) - 1) if newer else min(edge, (last or 0) + 1) - width - 1
-            sql = (
-                "SELECT seq FROM entry WHERE seq>? AND seq<? AND kind||''='run.closed' ORDER BY seq"
-            )
-            seqs = [int(seq) for (seq,) in self._database.rows(sql, (low, low + width + 1))]
-            whole = low + width >= (last or 0) if newer else low < (first or 1)
-            if len(seqs) >= limit or whole:
-                return (seqs[:limit] if newer else seqs[-limit:])[::-1]
-        return None
+            return [IndexRange("1=1", (), "event", max(low, self._first_entry()))]
+        if kind in LINE_KINDS:
+            return self._lists(kind_list(kind), low=low)
+        return [IndexRange(f"kind=? AND {IS_RARE}", (kind,), low=low)]
 
     def _run_ranges(self, run: str) -> list[IndexRange]:
         position = find_position(self._database, run)
@@ -178,13 +168,14 @@ class EntryPages:
         side, order = (">", "ASC") if newer else ("<", "DESC")
         for part in _batches(ranges):
             sql, values = [], []
+            ask = self._view.rows_as_they_are if part[0][1].listed else self._database.rows
             for number, one in part:
                 # Of two lower bounds the wrong one might be searched by: there is never but one.
                 where = f"{one.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"
                 sql.append(_RANGE.format(number, one.table, where, order))
                 ends = [max(edge, one.low - 1)] if newer else [edge, one.low]
                 values += [*one.values, *ends, limit]
-            for number, seq in self._database.rows(" UNION ALL ".join(sql), values):
+            for number, seq in ask(" UNION ALL ".join(sql), values):
                 found[number].append(int(seq))
         for seqs in found:
             seqs.sort(reverse=not newer)
@@ -205,7 +196,9 @@ def _nearest(found: Sequence[Sequence[int]], newer: bool, limit: int) -> list[in
 
 
 def _batches(ranges: Sequence[IndexRange]) -> Iterator[list[tuple[int, IndexRange]]]:
-    """Yield numbered ranges, as many as one statement takes."""
+    """Yield numbered ranges of one database, as many as one statement takes."""
     numbered = list(enumerate(ranges))
-    for at in range(0, len(numbered), _MAX_RANGES):
-        yield numbered[at : at + _MAX_RANGES]
+    for listed in (False, True):
+        those = [one for one in numbered if one[1].listed is listed]
+        for at in range(0, len(those), _MAX_RANGES):
+            yield those[at : at + _MAX_RANGES]

@@ -1,63 +1,59 @@
-"""The read tables as they are kept: written at the end of a group, in the entries' transaction.
+"""The read model's rows as they are kept: entries folded into them, a batch in a transaction.
 
 What entries come to is `vedette.ledger.history.projection`; here it is fetched, kept in memory
-between groups, written and made again. The rows in memory are forgotten whenever somebody else may
-have written, or what was written here may not stand.
+between batches, written, and made again to be compared. The rows in memory are forgotten whenever
+somebody else may have written, or what was written here may not stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.base.failpoint import hit_failpoint
-from vedette.ledger.history.projection import (
-    Key,
-    LedgerEntry,
-    Projection,
-    ProjectionRow,
-    fold_entries,
-    to_ledger_entry,
-)
+from vedette.ledger.history.ledger_entry import LedgerEntry
+from vedette.ledger.history.projection import Key, Projection, ProjectionRow
 from vedette.store.dialect import Database
-from vedette.store.schema import in_list
+from vedette.store.meta import VIEW_BASE, write_meta
+from vedette.store.readmodel.entry_batches import EntryBatches
 
 # Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
 _CACHE_ROWS = 16_384
-_BATCH = 128
+# How many entries are folded at a time where all rows are in memory.
+FOLD_SLICE = 500
 
 _PUT = (
-    "INSERT INTO view(name,id,version,sort,data) VALUES(?,?,?,?,?) "
+    "INSERT INTO view_row(name,id,version,sort,data) VALUES(?,?,?,?,?) "
     "ON CONFLICT(name,id) DO UPDATE SET version=excluded.version, data=excluded.data"
 )
-_DROP = "DELETE FROM view WHERE (name,id) IN (VALUES(?,?))"
-_DELETE_MINUTES = "DELETE FROM view WHERE name='minute' AND sort<?"
+_DROP = "DELETE FROM view_row WHERE name=? AND id=?"
+_DELETE_MINUTES = "DELETE FROM view_row WHERE name='minute' AND sort<?"
 _COLUMNS = ("version", "sort", "data")
-_ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
+_ALL = "SELECT name, id, version, sort, data FROM view_row ORDER BY name, id"
 
 
 class ReadTables:
-    """The read tables of one writer. Only for who writes the group, in its transaction."""
+    """The rows of one read model. Only for who writes them, in its transaction."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, batches: EntryBatches) -> None:
         self._database = database
+        self._batches = batches
         self._projection = Projection(self._fetch, self._earlier_entries)
         self._earlier: dict[str, list[LedgerEntry]] = {}
 
-    def forget(self, *, runs: bool = True) -> None:
-        """Forget what is in memory; with `runs` False not what stands of runs."""
-        self._projection.forget(runs=runs)
+    def forget(self) -> None:
+        """Forget what is in memory."""
+        self._projection.forget()
 
     def write(self, entries: Sequence[LedgerEntry]) -> None:
-        """Fold a group's entries into the tables."""
+        """Fold entries into the rows."""
         view = self._projection
         if len(view.rows) > _CACHE_ROWS or len(view.runs) > _CACHE_ROWS:
             view.forget()
-        self._fetch_runs(entries)
+        self._earlier = find_earlier(self._batches, entries, view)
         view.add_entries(entries)
         self._earlier.clear()
         many = self._database.execute_many
@@ -65,85 +61,108 @@ class ReadTables:
             many(_DROP, sorted(view.dropped_keys))
         rows = view.rows
         changed = [(key, rows[key]) for key in sorted(view.changed_keys)]
-        many(_PUT, [_values(key, row) for key, row in changed])
+        many(_PUT, [to_values(key, row) for key, row in changed])
         if view.has_new_minute:
             self._database.execute(_DELETE_MINUTES, (view.first_minute,))
         view.mark_stored()
 
-    def rebuild(self) -> int:
-        """Make the tables anew from all entries; return how many rows they have.
-
-        Raises BadCommand for a store whose first entries were archived.
-        """
+    def replace(self, rows: dict[Key, ProjectionRow]) -> None:
+        """Put rows in the place of all there are."""
         self.forget()
-        made = rebuild_rows(self._database)
-        hit_failpoint("view:before")
-        self._database.execute("DELETE FROM view")
-        self._database.execute_many(_PUT, [_values(key, made[key]) for key in sorted(made)])
-        hit_failpoint("view:after")
-        return len(made)
+        self._database.execute("DELETE FROM view_row")
+        self._database.execute_many(_PUT, [to_values(key, rows[key]) for key in sorted(rows)])
 
     def _fetch(self, key: Key) -> ProjectionRow | None:
-        sql = "SELECT version, sort, data FROM view WHERE name=? AND id=?"
+        sql = "SELECT version, sort, data FROM view_row WHERE name=? AND id=?"
         rows = self._database.rows(sql, key)
         return _row(*rows[0]) if rows else None
 
     def _earlier_entries(self, run: str, about: int | None, before: int) -> list[LedgerEntry]:
         return self._earlier.pop(run, [])
 
-    def _fetch_runs(self, entries: Sequence[LedgerEntry]) -> None:
-        """Read the earlier entries of runs that go on and are not known, many in a statement."""
-        runs = self._projection.runs
-        last: dict[str, int] = {}
-        wanted: dict[str, tuple[int, str]] = {}
-        for _, _, _, run, n, about, fields in entries:
-            if run is not None and about is not None:
-                known = last.get(run) or (runs[run]["n"] if run in runs else 0)
-                if n > 1 and known != n - 1:
-                    wanted.setdefault(run, (about, fields["agent"]))
-                last[run] = n
-        places = sorted(set(wanted.values()))
-        for at in range(0, len(places), _BATCH):
-            self._read_runs(places[at : at + _BATCH], entries[0][0], wanted)
 
-    def _read_runs(
-        self, places: Sequence[tuple[int, str]], before: int, wanted: Container[str]
-    ) -> None:
-        marks, asked = in_list(places)
-        # With the text joined the agent is not looked up in an index that has all it ever did.
-        sql = (
-            f"SELECT seq, bytes FROM entry WHERE about IN ({marks}) AND agent || '' IN ({marks}) "
-            "AND seq<? ORDER BY seq"
-        )
-        values = [*(about for about, _ in asked), *(agent for _, agent in asked), before]
-        for seq, raw in self._database.rows(sql, values):
-            entry = orjson.loads(raw)
-            if entry.get("run") in wanted:
-                self._earlier.setdefault(entry["run"], []).append(to_ledger_entry(seq, entry))
+def find_earlier(
+    batches: EntryBatches, entries: Sequence[LedgerEntry], view: Projection
+) -> dict[str, list[LedgerEntry]]:
+    """Return the earlier entries of runs that go on in `entries` and that `view` does not know."""
+    last: dict[str, int] = {}
+    wanted: dict[str, tuple[int, str]] = {}
+    for entry in entries:
+        run, n = entry.run, entry.n
+        if run is not None and entry.about is not None:
+            known = last.get(run) or (view.runs[run]["n"] if run in view.runs else 0)
+            if n > 1 and known != n - 1:
+                wanted.setdefault(run, (entry.about, entry.agent))
+            last[run] = n
+    found: dict[str, list[LedgerEntry]] = {}
+    if wanted:
+        for run, entry in batches.of_runs(wanted.values(), entries[0].seq):
+            if run in wanted:
+                found.setdefault(run, []).append(entry)
+    return found
 
 
-def rebuild_rows(database: Database) -> dict[Key, ProjectionRow]:
-    """Return the read tables' rows as a store's entries make them, or raise BadCommand."""
-    first = database.rows("SELECT COALESCE(MIN(seq), 1) FROM entry")[0][0]
+# --- made again, to be kept or compared -----------------------------------------------------------
+
+
+class RowFold:
+    """The rows that a store's entries come to, in memory: from what is kept of archived ones on."""
+
+    def __init__(self, batches: EntryBatches) -> None:
+        self._batches = batches
+        self._view = Projection(earlier_entries=self._earlier_entries)
+        self._earlier: dict[str, list[LedgerEntry]] = {}
+        self.reached = batches.base_seq()
+        self._view.rows = batches.base_rows() if self.reached else {}
+
+    def _earlier_entries(self, run: str, about: int | None, before: int) -> list[LedgerEntry]:
+        return self._earlier.pop(run, [])
+
+    def slices(self, upto: int) -> Iterator[None]:
+        """Fold all entries up to one; yields now and then, so that others can be let in."""
+        view = self._view
+        # No cursor is open between two slices.
+        while self.reached < upto and (batch := self._batches.read(self.reached, FOLD_SLICE)):
+            part = [entry for entry in batch.entries if entry.seq <= upto]
+            self._earlier = find_earlier(self._batches, part, view)
+            view.add_entries(part)
+            self._earlier.clear()
+            self.reached = part[-1].seq
+            if view.has_new_minute:
+                first, view.has_new_minute = view.first_minute, False
+                view.rows = {
+                    key: row
+                    for key, row in view.rows.items()
+                    if key[0] != "minute" or row.sort >= first
+                }
+            yield
+
+    def values(self) -> dict[Key, tuple[Any, ...]]:
+        """Return (name, id, version, sort, data) of the rows, by their key."""
+        return {key: to_values(key, row) for key, row in self._view.rows.items()}
+
+
+def fold_ledger(batches: EntryBatches, upto: int) -> dict[Key, tuple[Any, ...]]:
+    """Return the rows as the entries up to one make them. Raises BadCommand if some are gone."""
+    first = batches.first_seq()
     if first != 1:
         raise BadCommand(
             f"the ledger's entries before {first} are archived: not all can be counted again",
-            mend="the tables are kept as they are; a backup has them as of its time",
+            mend="what they came to is kept with the store; a backup has them as of its time",
         )
-    return fold_entries(_read_entries(database))
+    fold = RowFold(batches)
+    for _ in fold.slices(upto):
+        pass
+    return fold.values()
 
 
-def find_wrong_rows(database: Database) -> list[Key]:
-    """Return the read tables' rows that entries contradict in any byte. Raises BadCommand."""
-    return sorted({(name, id) for name, id, _, _, _ in find_differences(database)})
+def compare_rows(
+    database: Database, made: dict[Key, tuple[Any, ...]]
+) -> Iterator[tuple[str, str, str, Any, Any]]:
+    """Yield (name, id, column, says, should say) where a model's rows are not those that were made.
 
-
-def find_differences(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
-    """Yield (name, id, column, says, should say) where read tables and entries differ.
-
-    The column is * for a row that is missing, or that nothing tells of. Raises BadCommand.
+    The column is * for a row that is missing, or that nothing tells of.
     """
-    made = {key: _values(key, row) for key, row in rebuild_rows(database).items()}
     found = {(row[0], row[1]): tuple(row) for row in database.iterate_rows(_ALL)}
     for key in sorted(made.keys() | found.keys()):
         right, says = made.get(key), found.get(key)
@@ -155,12 +174,17 @@ def find_differences(database: Database) -> Iterator[tuple[str, str, str, Any, A
                 yield (*key, column, one, other)
 
 
-def _read_entries(database: Database) -> Iterator[LedgerEntry]:
-    for seq, raw in database.iterate_rows("SELECT seq, bytes FROM entry ORDER BY seq"):
-        yield to_ledger_entry(seq, orjson.loads(raw))
+def write_base(database: Database, reached: int, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Keep rows with the store in the place of those kept before, inside its transaction."""
+    database.execute("DELETE FROM view_base")
+    database.execute_many(
+        "INSERT INTO view_base(name,id,version,sort,data) VALUES(?,?,?,?,?)", list(rows)
+    )
+    write_meta(database, VIEW_BASE, reached)
 
 
-def _values(key: Key, row: ProjectionRow) -> tuple[Any, ...]:
+def to_values(key: Key, row: ProjectionRow) -> tuple[Any, ...]:
+    """Return a row of the projection as it is kept."""
     return (*key, row.version, row.sort, canonical_json(row.data))
 
 

@@ -27,6 +27,7 @@ from vedette.store.spare_space import SpareSpace
 from vedette.store.sqlite.connection import open_database
 from vedette.store.sqlite.database import SqliteDatabase
 from vedette.store.sqlite.sole_worker import SoleWorker
+from vedette.store.sqlite.view_file import ViewFile
 from vedette.store.step_queue import StepQueue
 from vedette.store.witness import WITNESS_FILE, Witness
 from vedette.store.write_parts import WriteParts, open_write_parts
@@ -112,7 +113,8 @@ class SqliteStore(StoreReader):
             hooks = FileHooks(writing, parts, spare)
             reading = open_database(path, write=False, vfs=vfs)
             undo.callback(reading.close)
-            super().__init__(reading)
+            super().__init__(reading, ViewFile(folder, vfs))
+            undo.callback(self.view.close)
             line = verifier_key(key_name, key.public_key().public_bytes_raw())
             # What was found to be lost when it was opened.
             self.loss = record_found_loss(parts, hooks, line)
@@ -169,4 +171,4 @@ class SqliteReader(StoreReader):
     def __init__(self, folder: Path) -> None:
         path = folder / "store.db"
         with convert_disk_errors(path):
-            super().__init__(open_database(path, write=False))
+            super().__init__(open_database(path, write=False), ViewFile(folder))

@@ -58,3 +58,23 @@ def open_database(
         connection.close()
         raise
     return SqliteDatabase(connection, kept)
+
+
+def read_value(path: Path, name: str) -> str | None:
+    """Return a value of a store's meta table, of whatever schema the file is: before it is opened.
+
+    None for a file that has none, or is no store: whoever opens it then says so.
+    """
+    import apsw
+
+    refuse_link(path)
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.set_busy_timeout(BUSY_MS)
+        query = "SELECT CAST(value AS TEXT) FROM meta WHERE name=?"
+        rows = connection.execute(query, (name,)).fetchall()
+    except apsw.SQLError:
+        return None
+    finally:
+        connection.close()
+    return str(rows[0][0]) if rows else None

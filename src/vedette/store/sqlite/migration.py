@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.errors import BadStore
 from vedette.domain.base.failpoint import hit_failpoint
-from vedette.store.readmodel.tables import ReadTables
-from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer, tag
-from vedette.store.sqlite.database import SqliteDatabase
+from vedette.store.schema import SCHEMA, TABLES, TWO_TO_THREE, UNJUDGED_INDEX, refuse_newer, tag
 from vedette.store.sqlite.previous_state import copy_state
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ _OLD = (
 
 # Schema 1 found everything by its id. What belongs to an event now lies under its position, and
 # what was observed of a key is a chain (`prior`) instead of an index.
-_ONE_TO_TWO = """
+_FROM_ONE = """
 INSERT INTO meta SELECT name, CASE name WHEN 'frontier' THEN lower(hex(value))
   ELSE CAST(value AS TEXT) END FROM old_meta;
 INSERT INTO event(seq, tag, key, subject)
@@ -95,8 +93,10 @@ def migrate_schema(connection: apsw.Connection, path: Path) -> Path | None:
     with connection:
         if found == 0:
             connection.execute(TABLES)
+        elif found == 1:
+            _from_one(connection)
         else:
-            _one_to_two(connection)
+            connection.execute(TWO_TO_THREE)
         connection.execute(UNJUDGED_INDEX)
         connection.execute(f"PRAGMA user_version={SCHEMA}")
         hit_failpoint("schema:mid")
@@ -121,7 +121,7 @@ def _schema(connection: apsw.Connection, path: Path) -> int:
     return int(found)
 
 
-def _one_to_two(connection: apsw.Connection) -> None:
+def _from_one(connection: apsw.Connection) -> None:
     connection.create_scalar_function(
         "event_tag", lambda *ids: tag(str(ids[0])), 1, deterministic=True
     )
@@ -134,7 +134,6 @@ def _one_to_two(connection: apsw.Connection) -> None:
         connection.execute(f'ALTER TABLE "{name}" RENAME TO old_{name}')
     connection.execute("DROP TABLE candidate")
     connection.execute(TABLES)
-    connection.execute(_ONE_TO_TWO)
+    connection.execute(_FROM_ONE)
     for name in _OLD:
         connection.execute(f"DROP TABLE old_{name}")
-    ReadTables(SqliteDatabase(connection)).rebuild()
