@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from tests import pg
 
 from vedette.app.composition_root import App
+from vedette.app.follower_process import FollowerProcess
 from vedette.config.settings import StorePlan
 from vedette.engine.cluster import catch_up_with_cluster, follow_cluster
 
@@ -81,11 +84,55 @@ def fresh(server: pg.Server) -> Iterator[Database]:
 
 
 @asynccontextmanager
-async def following(app: App) -> AsyncIterator[None]:
-    """Take up what other workers publish, as a runner does where there may be others.
+async def following(app: App) -> AsyncIterator[Follower]:
+    """Do what a runner does beside the line: a follower of the read model, in a process of its own,
+    and, where there may be others, what they publish. Yields the follower, which has caught up.
 
-    Raises AssertionError if that failed meanwhile.
+    Raises AssertionError if any of it failed meanwhile.
     """
+    troubles: list[str] = []
+    follower = Follower(app)
+    task = asyncio.create_task(follower.process.run(troubles.append))
+    try:
+        with app.store.view.without_waiting():
+            await follower.catch_up()
+            async with _following_workers(app):
+                yield follower
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert not troubles, troubles
+
+
+class Follower:
+    """The follower of a fleet that is measured."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.process = FollowerProcess(app.settings, app.store)
+
+    async def catch_up(self) -> None:
+        """Return when the read model is at the ledger's end, made by the follower."""
+        while self.process.pid is None or self._app.store.view.lag().entries:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    @property
+    def spent_s(self) -> float:
+        """Return the seconds of CPU that the follower has spent."""
+        if self.process.pid is None:
+            return 0.0
+        spent = psutil.Process(self.process.pid).cpu_times()
+        return float(spent.user + spent.system)
+
+    @property
+    def written(self) -> int:
+        """Return how many bytes the follower and this process have had written to the disk."""
+        pids = [os.getpid(), *([self.process.pid] if self.process.pid else [])]
+        return sum(psutil.Process(pid).io_counters().write_bytes for pid in pids)
+
+
+@asynccontextmanager
+async def _following_workers(app: App) -> AsyncIterator[None]:
     if not app.store.cluster.multi_worker:
         yield
         return

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from tests.bench.bench_fleet import AGENT, KINDS, find_acting, readings, write_content
 from tests.bench.calibrate import Calibration, calibrate
-from tests.bench.databases import Database, following, own_database, store_plan
+from tests.bench.databases import Database, Follower, following, own_database, store_plan
 from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.matrix import run_matrix
 from tests.bench.peers.work import server_cpu
@@ -70,7 +70,8 @@ class Measured:
 
     `acting` is how many events were to have an effect. `of_raw` is the share of the raw group
     commit measured just before and after. `server_us` is what the database server spent beside the
-    line's own CPU; 0 without one.
+    line's own CPU; 0 without one. `follower_us` is that part of the CPU which made the read model,
+    `written` the bytes that the line and its follower had written to the disk, per event.
     """
 
     events_per_s: float
@@ -91,6 +92,8 @@ class Measured:
     raw: list[Calibration] = field(default_factory=list)
     spin_ns: float = 0.0
     told: str = ""
+    follower_us: float = 0.0
+    written: float = 0.0
 
     @property
     def of_raw(self) -> float:
@@ -115,6 +118,8 @@ class Measured:
             f"({wanted.events:,} events in {self.seconds:.2f} s, {pace}, batches of "
             f"{wanted.batch}, {wanted.keys} keys, tool {wanted.tool})",
             f"  CPU      {self.cpu_us:,.0f} us/event ({threads}){server}",
+            f"           until the read model had caught up; {self.follower_us:,.0f} of it in the "
+            f"follower; {self.written:,.0f} bytes/event written to the disk",
             f"           a turn of an empty loop took {self.spin_ns:.0f} ns of CPU meanwhile; as "
             "far as that is more than at rest, every CPU figure is too high",
             f"  latency  accept to effect p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms",
@@ -234,12 +239,22 @@ class Spent:
     server_s: float
     spin_ns: float
     told: str
+    follower_s: float = 0.0
+    written: int = 0
 
 
 async def spend(
-    offer: Offer, events: list[Event], server: int, profile: str | None, writer: Any
+    offer: Offer,
+    events: list[Event],
+    server: int,
+    profile: str | None,
+    writer: Any,
+    follower: Follower,
 ) -> Spent:
-    """Put the events through and measure that alone, with a profile if one is asked for."""
+    """Put the events through and measure that alone, with a profile if one is asked for.
+
+    The clock runs until the last event is done, CPU until the read model has caught up.
+    """
     text = ""
     with ExitStack() as stack:
         samples, calls = Samples(), Calls(writer) if profile == "calls" else None
@@ -248,16 +263,20 @@ async def spend(
         if profile == "sample":
             stack.enter_context(sampling(samples))
         spin = stack.enter_context(spinning())
+        followed, written = follower.spent_s, follower.written
         served, cpu, began = server_cpu(server), CpuTimes.now(), time.monotonic()
         await offer.all(events)
-        seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
+        seconds = time.monotonic() - began
+        await follower.catch_up()
+        spent = CpuTimes.now().since(cpu)
+        followed, written = follower.spent_s - followed, follower.written - written
         served = server_cpu(server) - served
         if calls is not None:
             await calls.end()
             text = calls.table()
     if profile == "sample":
         text = samples.table()
-    return Spent(seconds, spent, served, spin.ns, text)
+    return Spent(seconds, spent, served, spin.ns, text, followed, written)
 
 
 async def measure(
@@ -273,7 +292,7 @@ async def measure(
             for e in warm]  # fmt: skip
     acting = find_acting([*warm, *events], load.kind)
     residual_state = "no residuals"
-    async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app):
+    async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app) as follower:
         # As `vedette run` does once its fleet is up.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -286,11 +305,12 @@ async def measure(
         if residuals is not None:
             await residuals.make_next()
             residual_state = residuals.state
+        await follower.catch_up()
         offer = Offer(app, load)
         writer = app.store.writer
         groups, items = writer.groups, writer.items
         head = app.store.ledger.last_seq()
-        spent = await spend(offer, events, server, profile, writer)
+        spent = await spend(offer, events, server, profile, writer, follower)
         check_all_done(fleet, load.events + len(warm), len(acting))
         groups, items = writer.groups - groups, writer.items - items
         entries = (app.store.ledger.last_seq() - head) / load.events
@@ -299,15 +319,17 @@ async def measure(
     latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
     acting &= {event.id for event in events}
-    children = spent.cpu.children if load.isolated else 0.0
+    # The follower is told by itself; without isolation nobody else works for the line.
+    children = max(0.0, spent.cpu.children - spent.follower_s) if load.isolated else 0.0
     if server and psutil.Process(server).ppid() == os.getpid():
         # A server that this process started is a child of its own, and counted by itself.
         children = max(0.0, children - spent.server_s)
     return Measured(
         events_per_s=load.events / spent.seconds,
-        cpu_us=(spent.cpu.process + children) * per_event,
+        cpu_us=(spent.cpu.process + children + spent.follower_s) * per_event,
         server_us=spent.server_s * per_event,
         cpu_threads_us={name: each * per_event for name, each in spent.cpu.threads.items()}
+        | {"follower": spent.follower_s * per_event}
         | ({"child processes": children * per_event} if children else {}),
         p50_ms=percentile(latencies, 0.5),
         p99_ms=percentile(latencies, 0.99),
@@ -321,6 +343,8 @@ async def measure(
         seconds=spent.seconds,
         load=load,
         told="\n".join(filter(None, [f"  policy   {engine_name}; {residual_state}", spent.told])),
+        follower_us=spent.follower_s * per_event,
+        written=spent.written * per_event / 1e6,
         spin_ns=spent.spin_ns,
     )
 
