@@ -88,10 +88,9 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
                 if files is not None:
                     bundle = Bundle.from_record(files, digest)
                     engines = list(check_engines(settings, bundle, store))
-                now_us = SystemClock().now_us()
-                view = check_read_model(store.tables.lag(now_us), is_running=is_running)
+                lag = store.tables.lag(SystemClock().now_us())
             found.append(CheckResult("store", "ok", f"can be read; {head:,} entries"))
-            found.append(view)
+            found.append(check_read_model(lag, is_running=is_running))
         else:
             found.append(CheckResult("store", "ok", "none yet; the first run makes it"))
     except VedetteError as error:
@@ -113,6 +112,9 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
 
 def check_read_model(lag: Mapping[str, Any], *, is_running: bool) -> CheckResult:
     """Look at how far lists are behind the ledger, and whether a running fleet has a follower."""
+    if lag["failure"]:
+        mend = "`vedette verify views --repair` makes them anew; the line does not need them"
+        return CheckResult("lists", "fail", str(lag["failure"]), mend)
     behind, seconds = int(lag["behind"]), float(lag["seconds"])
     told = f"{behind:,} entries behind the ledger" if behind else "at the ledger's end"
     if not is_running:

@@ -143,7 +143,8 @@ class Daemon:
                         app.watchdog.check()  # first: what cannot be gauged must not blind it
                         self._update_gauges()
                         if on_tick is not None:
-                            on_tick(self)
+                            with suppress(VedetteError):  # nor does it need what is shown
+                                on_tick(self)
                         if self.until_idle and self._is_idle():
                             break
                     except StoreFailed:
@@ -418,7 +419,7 @@ class Daemon:
         if (now := machine.monotonic_s()) >= self.next_age_at:
             self.next_age_at = now + AGE_INTERVAL_S
             app.metrics.gauge("oldest_unfinished_seconds", self._oldest_run_s())
-            with suppress(StoreFailed):  # the line does not need it
+            with suppress(VedetteError):  # the line does not need it
                 lag = app.store.view.lag(app.services.clock.now_us())
                 app.metrics.gauge("view_entries_behind", lag.entries)
                 app.metrics.gauge("view_seconds_behind", lag.seconds)

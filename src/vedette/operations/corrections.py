@@ -34,7 +34,7 @@ _MAX_TEXT = 12_000  # characters
 _MOST_FIELDS = 64
 _MOST_BYTES = 60_000
 _LABEL_KEYS = ("about", "folders", "labels")
-_RECENT_ENTRIES = 200
+_RECENT_RUNS = 200
 
 
 class EventAcceptor(Protocol):
@@ -200,11 +200,11 @@ def known_labels(services: Services, agent: str) -> set[str]:
         for memory in services.recall.banks.lessons(scope.bank, scope.scope, now):
             if memory.kind == "example" and memory.label:
                 known.add(memory.label)
-    for kind in ("run.closed", "turn.reasoned"):
-        page = services.store.ledger.entries_page(
-            {"agent": agent, "kind": kind}, before=None, after=None, limit=_RECENT_ENTRIES
-        )
-        known.update(label for _, raw in page if (label := orjson.loads(raw).get("label")))
+    # Not by the read model: it may be behind, and a label that was used yesterday is known.
+    recent = services.store.ledger.latest_of_agent(
+        agent, ("run.closed", "turn.reasoned"), _RECENT_RUNS
+    )
+    known.update(label for raw in recent if (label := orjson.loads(raw).get("label")))
     return known
 
 

@@ -100,6 +100,14 @@ class LedgerReader:
         )
         return [int(seq) for (seq,) in self._database.rows(sql, (limit, limit))]
 
+    def latest_of_agent(self, agent: str, kinds: tuple[str, ...], runs: int) -> list[bytes]:
+        marks = ",".join("?" * len(kinds))
+        sql = (
+            "SELECT bytes FROM entry WHERE about IN (SELECT position FROM run WHERE agent=? "
+            f"ORDER BY position DESC LIMIT ?) AND agent=? AND kind IN ({marks}) ORDER BY seq DESC"
+        )
+        return [raw for (raw,) in self._database.rows(sql, (agent, runs, agent, *kinds))]
+
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         where = "e.seq>?"
         if kinds is not None:

@@ -72,6 +72,13 @@ class LedgerReader(EntryLog, Protocol):
         """Return the seqs of decisions of the latest events that were acted on, newest first."""
         ...
 
+    def latest_of_agent(self, agent: str, kinds: tuple[str, ...], runs: int) -> list[bytes]:
+        """Return the entries of some kinds of an agent's latest runs, newest first.
+
+        By the store itself, never by the read model: orders are checked against them.
+        """
+        ...
+
     def proof_entries(self, actions: Collection[str]) -> dict[str, list[EntryRecord]]:
         """Return the entries that rows are proved by (`vedette.domain.row_proof`), in order, by
         action. The actions are of one run. A body that its entry does not name is as if gone.

@@ -83,7 +83,7 @@ def refuse_unknown_agent(settings: Settings, store: StoreReader, name: str) -> N
 
     from vedette.config.problem import did_you_mean
 
-    if store.ledger.entries_page({"agent": name}, before=None, after=None, limit=1):
+    if store.runs.runs_page(agent=name, state=None, before=None, limit=1):
         return
     known = {path.parent.name for path in settings.agents.glob("*/agent.yaml")}
     for _, raw, _, _ in store.ledger.walk(("fleet.loaded",)):

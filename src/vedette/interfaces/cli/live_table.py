@@ -61,8 +61,8 @@ class FleetMonitor(Struct):
         began = time.monotonic()
         if began < self._next_at and not force:
             return False
-        self._collect_lines(daemon)
         self.status = self._read_status(daemon, began)
+        self._collect_lines(daemon)
         took = time.monotonic() - began
         self._next_at = began + min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, took * _COST_FACTOR))
         return True
@@ -101,14 +101,15 @@ class FleetMonitor(Struct):
 
     def _collect_lines(self, daemon: Daemon) -> None:
         store = daemon.app.store
-        head = store.ledger.last_seq()
+        # Some of them are known by the read model alone: beyond it a line would be passed over.
+        end = store.view.lag().reached
         if self._last_seq is None:
-            self._last_seq = head
-        for _, raw in store.ledger.latest_entries(_NOTABLE_KINDS, self._last_seq, _MAX_ENTRIES):
-            line = notable_line(json.loads(raw))
+            self._last_seq = end
+        for seq, raw in store.ledger.latest_entries(_NOTABLE_KINDS, self._last_seq, _MAX_ENTRIES):
+            line = notable_line(json.loads(raw)) if seq <= end else None
             if line is not None:
                 self.lines.append(line)
-        self._last_seq = head
+        self._last_seq = max(self._last_seq, end)
         fresh = daemon.troubles[self._trouble_count :]
         self._trouble_count = len(daemon.troubles)
         self.lines.extend(sanitize_text(trouble) for trouble in fresh)

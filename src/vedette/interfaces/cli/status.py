@@ -86,6 +86,8 @@ def view_text(view: Mapping[str, Any]) -> str:
         if view["followed"]
         else "no follower runs, so whoever reads them makes them"
     )
+    if view["failure"]:
+        return f"cannot be brought up: {view['failure']}"
     if not view["behind"]:
         return f"up to the ledger's end; {who}"
     return (

@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 
 from vedette.domain.action import hold_id
+from vedette.domain.base.errors import VedetteError
 from vedette.store.dialect import Database
-from vedette.store.readmodel.model import ReadModel
+from vedette.store.readmodel.model import Lag, ReadModel
 
 
 class TableReader:
@@ -87,10 +88,14 @@ class TableReader:
         return {name: found[name] for name in ("denied", "hold", "effect") if name in found}
 
     def lag(self, now_us: int) -> dict[str, Any]:
-        lag = self._model.lag(now_us)
+        try:
+            lag, is_followed = self._model.lag(now_us), self._model.is_followed()
+            failure = self._model.failure
+        except VedetteError as error:
+            lag, is_followed, failure = Lag(0, 0), False, error.what
         return {
             "reached": lag.reached, "behind": lag.entries, "seconds": round(lag.seconds, 3),
-            "followed": self._model.is_followed(),
+            "followed": is_followed, "failure": failure,
         }  # fmt: skip
 
     def find_wrong_rows(self) -> list[tuple[str, str]]:
