@@ -38,19 +38,31 @@ def view_home(place: dict[str, Any]) -> ViewHome:
 
 def main() -> int:
     """Be the follower of the store that the first line of standard input names."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner's to answer; we end when it does
+    # The runner's to answer, also where a whole control group is told: we end when it does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     place = _read_line(0)
     if place is None:
         return 0
-    from vedette.domain.base.errors import VedetteError
     from vedette.store.readmodel.follower import follow
 
     try:
         follow(view_home(place), 0, SHARED_POLL_S if "url" in place else None)
-    except VedetteError as error:
-        sys.stderr.write(f"follower: {error}\n")
+    except Exception as error:
+        sys.stderr.write(f"{_describe(error, place)}\n")
         return 1
     return 0
+
+
+def _describe(error: Exception, place: dict[str, Any]) -> str:
+    """Say in one line why the follower ends."""
+    from vedette.domain.base.disk_errors import to_disk_error
+    from vedette.domain.base.errors import VedetteError
+
+    # A server's address may hold a password: no word of it.
+    told = to_disk_error(error, str(place.get("state", "the read model"))) or error
+    line = " ".join(str(told).split())
+    return line if isinstance(told, VedetteError) else f"{type(told).__name__}: {line}"
 
 
 def _read_line(descriptor: int) -> dict[str, Any] | None:

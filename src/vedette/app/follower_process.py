@@ -26,6 +26,7 @@ _MIN_RETRY_S, _MAX_RETRY_S = 0.5, 30.0
 # One that lived so long begins anew with the shortest wait.
 _STEADY_S = 60.0
 _EXIT_TIMEOUT_S = 2.0
+_MAX_TOLD = 4_096
 
 
 class FollowerProcess:
@@ -53,15 +54,23 @@ class FollowerProcess:
                 os.write(self._wakes, b"\1")
 
     async def run(self, report: Callable[[str], None]) -> None:
-        """Keep a follower alive; `report` is told when one ends. Cancelled, it is ended."""
-        retry_s, loop = _MIN_RETRY_S, asyncio.get_running_loop()
+        """Keep a follower alive; `report` is told when one ends. Cancelled, it is ended.
+
+        An end like the one before, soon after it, is not told again.
+        """
+        retry_s, loop, told = _MIN_RETRY_S, asyncio.get_running_loop(), ""
         try:
             while True:
                 began_s = loop.time()
-                how = await self._live()
+                try:
+                    how = await self._live()
+                except Exception as error:  # the fleet does not end for this
+                    how = f"could not be started: {type(error).__name__}: {error}"
                 if loop.time() - began_s > _STEADY_S:
-                    retry_s = _MIN_RETRY_S
-                report(f"the follower of the read model {how}; it is started again")
+                    retry_s, told = _MIN_RETRY_S, ""
+                if how != told:
+                    report(f"the follower of the read model {how}; it is started again")
+                    told = how
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
         finally:
@@ -69,20 +78,24 @@ class FollowerProcess:
 
     async def _live(self) -> str:
         """Start a follower and wait for its end; say how it ended."""
-        ours, theirs = None, None
-        theirs, ours = os.pipe()
+        try:
+            theirs, ours = os.pipe()
+        except OSError as error:
+            return f"could not be started: {error.strerror}"
         try:
             try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *COMMAND, stdin=theirs, stdout=subprocess.DEVNULL, start_new_session=True,
-                    env=_environment(),
+                self._process = process = await asyncio.create_subprocess_exec(
+                    *COMMAND, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                    start_new_session=True, env=_environment(),
                 )  # fmt: skip
             finally:
                 os.close(theirs)
             os.set_blocking(ours, False)
             os.write(ours, self._place)
             self._wakes = ours
-            return f"ended with exit code {await self._process.wait()}"
+            why = await _read_last_line(process)
+            how = f"ended with exit code {await process.wait()}"
+            return f"{how}: {why}" if why else how
         except OSError as error:
             return f"could not be started: {error.strerror}"
         finally:
@@ -96,11 +109,22 @@ class FollowerProcess:
             return
         try:
             async with asyncio.timeout(_EXIT_TIMEOUT_S):
+                await _read_last_line(process)
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def _read_last_line(process: asyncio.subprocess.Process) -> str:
+    """Read what a process tells until it ends; return the last line of it."""
+    assert process.stderr is not None
+    tail = b""
+    while read := await process.stderr.read(_MAX_TOLD):
+        tail = (tail + read)[-_MAX_TOLD:]
+    lines = tail.decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _environment() -> dict[str, str]:

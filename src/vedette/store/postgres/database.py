@@ -200,6 +200,11 @@ class PostgresDatabase:
             self._connection = self._connect()
         return self._connection
 
+    def has_session(self, session: object) -> bool:
+        """Say whether a `connection` of before is the one still, and stands; none is made."""
+        found = self._connection
+        return found is session and not (found.closed or found.broken)
+
     # --- statements -------------------------------------------------------------------------
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -339,8 +344,7 @@ class PostgresDatabase:
             told = f"PostgreSQL did not answer a statement: {_first_line(error)}"
             return StoreFailed(told, mend="see in pg_stat_activity what it waits for")
         if self._patience_s:
-            waited_s = _BACKOFF_FACTOR * (now_s - began_s)
-            self._retry_at_s = now_s + min(_MAX_BACKOFF_S, max(_MIN_BACKOFF_S, waited_s))
+            self._retry_at_s = now_s + backoff_s(now_s - began_s)
         told = f"PostgreSQL does not answer: {_first_line(error)}"
         if isinstance(error, VedetteError):
             told = error.what
@@ -450,6 +454,11 @@ def translate_server_errors() -> Iterator[None]:
         raise Unavailable(
             f"PostgreSQL went away: {_first_line(error)}", mend="start it, then this again"
         ) from error
+
+
+def backoff_s(waited_s: float) -> float:
+    """Return for how long a server is left alone that was waited for in vain, in seconds."""
+    return min(_MAX_BACKOFF_S, max(_MIN_BACKOFF_S, _BACKOFF_FACTOR * waited_s))
 
 
 def _lost_errors() -> tuple[type[BaseException], ...]:

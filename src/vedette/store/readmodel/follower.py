@@ -33,8 +33,10 @@ def follow(home: ViewHome, wakes: int, poll_s: float | None = None) -> None:
             except Exception as error:
                 if not home.recover(error):
                     raise
-            # It was made anew, or its lock is lost: from the beginning.
+            # It was made anew, or its lock is lost: from the beginning, if not at once.
             home.close()
+            if not _pause(wakes, GATHER_S):
+                return
     finally:
         home.close()
 
@@ -43,7 +45,8 @@ def _follow_model(home: ViewHome, wakes: int, poll_s: float | None) -> bool:
     """Follow for as long as the model is the one that was opened; False if the pipe was closed."""
     entries, view = home.open()
     while not home.try_lock():
-        if not _wait(wakes, _LOCK_POLL_S):
+        # Not at each wake: the lock is asked for so often however much is committed.
+        if not _pause(wakes, _LOCK_POLL_S):
             return False
     try:
         writer = ViewWriter(entries, view)
@@ -60,6 +63,14 @@ def _follow_model(home: ViewHome, wakes: int, poll_s: float | None) -> bool:
     finally:
         # A session that is closed may hold the lock of a server for a moment more.
         home.unlock()
+
+
+def _pause(wakes: int, pause_s: float) -> bool:
+    """Let so long pass whoever wakes us, and take up the wakes. False if the pipe was closed."""
+    poller = select.poll()
+    poller.register(wakes, 0)  # its end is told all the same
+    poller.poll(pause_s * 1000)
+    return _wait(wakes, 0)
 
 
 def _wait(wakes: int, timeout_s: float | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from vedette.domain.base import machine
-from vedette.domain.base.errors import StoreFailed, VedetteError
+from vedette.domain.base.errors import StoreFailed, Unavailable, VedetteError
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.store.dialect import Database
 from vedette.store.readmodel.entry_batches import EntryBatches
@@ -61,6 +61,10 @@ class ViewHome(Protocol):
 
     def try_lock(self) -> bool:
         """Take the follower's lock if nobody has it; say whether it was taken."""
+        ...
+
+    def is_locked(self) -> bool:
+        """Say whether anybody has the follower's lock; it is not taken by asking."""
         ...
 
     def unlock(self) -> None:
@@ -239,16 +243,8 @@ class ReadModel:
         return Lag(reached, head, seconds)
 
     def is_followed(self) -> bool:
-        """Say whether somebody, a follower as a rule, holds the lock."""
-
-        def work() -> bool:
-            self._connect()
-            if not self._home.try_lock():
-                return True
-            self._home.unlock()
-            return False
-
-        return self._attempt(work)
+        """Say whether somebody holds the lock: a follower as a rule, or a reader that folds."""
+        return self._attempt(lambda: self._home.is_locked())
 
     def rebuild(self) -> int:
         """Make the model anew from the entries, beside whoever follows; return how many rows."""
@@ -300,6 +296,13 @@ class ReadModel:
 
     def _attempt(self, work: Callable[[], T]) -> T:
         """Ask of the model; once more if it had to be made anew. Raises StoreFailed."""
+        try:
+            return self._try_twice(work)
+        except Unavailable as error:
+            # Whoever runs on while the store is away goes by this one error.
+            raise StoreFailed(error.what, where=error.where, mend=error.mend) from error
+
+    def _try_twice(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except (VedetteError, ValueError):  # what was asked is no text, or none that is kept

@@ -100,6 +100,20 @@ class ViewFile:
             return False
         return True
 
+    def is_locked(self) -> bool:
+        try:
+            descriptor = open_file(self._folder / LOCK, os.O_RDONLY)
+        except OSError:
+            return False  # nobody has made it, or none that is ours to look at
+        try:
+            # Shared: two who look at once do not take each other for a follower.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def unlock(self) -> None:
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
