@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests import pg
 
+from vedette.app import follower_process
 from vedette.app.follower_process import FollowerProcess
 from vedette.config.settings import StorePlan
 from vedette.testing.harness import FleetHarness
@@ -73,11 +74,17 @@ async def test_it_makes_the_model_and_is_started_again(tmp_path: Path, plan: Sto
             assert tables.counts()["worker"]["effect.done"] == 1
             first = process.pid
             assert first is not None
+            # As a service manager tells a whole control group: it is its runner that ends it.
+            os.kill(first, signal.SIGTERM)
+            await fleet.send(job("term", send_proposal(), key="term"))
+            await fleet.wait_until_idle()
+            await caught_up(fleet)
+            assert (process.pid, told) == (first, [])
             os.kill(first, signal.SIGKILL)
             await fleet.send(job("two", send_proposal(), key="other"))
             await fleet.wait_until_idle()
             await caught_up(fleet)
-            assert tables.counts()["worker"]["effect.done"] == 2
+            assert tables.counts()["worker"]["effect.done"] == 3
             second = process.pid
             assert second not in (None, first)
             assert told == [
@@ -86,6 +93,82 @@ async def test_it_makes_the_model_and_is_started_again(tmp_path: Path, plan: Sto
         assert process.pid is None
         assert has_ended(second or 0)
         assert tables.find_wrong_rows() == []
+
+
+async def test_what_it_cannot_write_is_told_once_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follower_process, "_MIN_RETRY_S", 0.0)
+    told: list[str] = []
+    async with toy_fleet(tmp_path, World()) as fleet:
+        view = fleet.app.settings.state / "view.db"
+        view.mkdir()
+        process = FollowerProcess(fleet.app.settings, fleet.app.store)
+        started: list[int] = []
+        live = process._live
+
+        async def count() -> str:
+            started.append(len(started))
+            return await live()
+
+        monkeypatch.setattr(process, "_live", count)
+        task = asyncio.create_task(process.run(told.append))
+        async with asyncio.timeout(WITHIN_S):
+            while len(started) < 3:  # noqa: ASYNC110 (another process ends)
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        view.rmdir()
+    (line,) = told
+    assert line.startswith("the follower of the read model ended with exit code 1: ")
+    assert "view.db" in line
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [("apsw.FullError", "the disk is full"), ("psycopg.OperationalError", "OperationalError: x y")],
+)
+def test_what_ends_it_is_one_line(tmp_path: Path, error: str, said: str) -> None:
+    """Of an error of the database too, which is none of ours."""
+    code = f"""
+import {error.partition(".")[0]}, sys
+from vedette.app import follower_main
+from vedette.store.readmodel import follower
+def fail(*_):
+    raise {error}("x\\ny")
+follower.follow = fail
+sys.exit(follower_main.main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=f'{{"state": "{tmp_path}"}}\n',
+        text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("place", ["os.pipe", "asyncio.create_subprocess_exec"])
+async def test_what_cannot_be_started_ends_no_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files") if place == "os.pipe" else ValueError("odd")
+
+    told: list[str] = []
+    async with toy_fleet(tmp_path, World()) as fleet:
+        process = FollowerProcess(fleet.app.settings, fleet.app.store)
+        with monkeypatch.context() as patch:
+            patch.setattr(place, refuse)
+            task = asyncio.create_task(process.run(told.append))
+            while not told and not task.done():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    (line,) = told
+    assert line.startswith("the follower of the read model could not be started: ")
 
 
 RUNNER = """

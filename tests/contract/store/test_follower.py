@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +21,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests import pg
 
-from vedette.domain.base import failpoint
+from vedette.domain.base import machine
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureTarget
@@ -207,35 +209,40 @@ async def test_who_may_not_write_reads_what_there_is(
 # --- killed ---------------------------------------------------------------------------------
 
 
+# Folds a batch, and dies in the middle of the next.
+KILLED = """
+import json, os, sys
+from vedette.app.follower_main import view_home
+from vedette.domain.base import failpoint
+from vedette.store.readmodel.model import ViewWriter
+
+def die(point):
+    if point == sys.argv[2]:
+        os._exit(9)
+
+writer = ViewWriter(*view_home(json.loads(sys.argv[1])).open())
+writer.advance(7)
+failpoint.hook = die
+writer.advance(7)
+"""
+
+
+def _die_at(place: Place, point: str) -> int:
+    where = {"state": str(place.folder)} if place.url is None else {"url": place.url}
+    command = [sys.executable, "-c", KILLED, orjson.dumps(where).decode(), point]
+    return subprocess.run(command, check=False).returncode
+
+
 @pytest.mark.parametrize("when", ["before", "mid", "after"])
 async def test_a_kill_loses_nothing_and_repeats_nothing(
     place: Place, store: AnyStore, when: str
 ) -> None:
     await work(store, 0, 30)
-    entries = store.ledger.last_seq()
-
-    class Killed(BaseException):
-        pass
-
-    def kill(point: str) -> None:
-        if point == f"view:{when}":
-            raise Killed
-
-    killed = 0
-    while killed < entries:
-        home = place.home()
-        writer = ViewWriter(*home.open())
-        failpoint.hook = kill if killed % 2 == 0 else None
-        try:
-            while writer.advance(7):
-                failpoint.hook = kill
-            break
-        except Killed:
-            killed += 1
-        finally:
-            failpoint.hook = None
-            home.close()
-    assert killed > 3
+    reached: list[int] = []
+    for _ in range(2):
+        assert _die_at(place, f"view:{when}") == 9
+        reached.append(store.view.lag().reached)
+    assert 0 < reached[0] < reached[1] < store.ledger.last_seq()
     assert whole(store)
 
 
@@ -245,7 +252,6 @@ async def test_a_kill_loses_nothing_and_repeats_nothing(
 async def test_it_is_rebuilt_while_the_fleet_runs(place: Place, store: AnyStore) -> None:
     await work(store, 0, 30)
     assert whole(store)
-    before = store.view.rows("SELECT * FROM view_row ORDER BY name, id")
     with follower(place.home()) as wake:
         store.subscribe(wake)
         reader = place.reader()
@@ -253,7 +259,6 @@ async def test_it_is_rebuilt_while_the_fleet_runs(place: Place, store: AnyStore)
             await asyncio.gather(work(store, at, 3), asyncio.to_thread(reader.view.rebuild))
         await work(store, 42, 3)
         assert whole(store)
-    assert len(store.view.rows("SELECT * FROM view_row")) >= len(before)
     assert store.tables.event_counts() == (45, 0)
 
 
@@ -392,6 +397,112 @@ async def test_a_loop_with_a_follower_waits_for_nothing(place: Place, store: Any
     with store.view.without_waiting():
         assert store.tables.event_counts() == (0, 0)
     assert store.tables.event_counts() == (3, 0)
+
+
+async def test_who_asks_for_a_follower_takes_no_lock(
+    place: Place, store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two who ask at once tell each other of one."""
+    await work(store, 0, 3)
+    home = place.home()
+    assert not store.view.is_followed()
+    assert home.try_lock()
+    assert store.view.is_followed()
+    home.unlock()
+
+    def refuse(_: object) -> bool:
+        raise AssertionError("the lock is taken")
+
+    monkeypatch.setattr(type(home), "try_lock", refuse)
+    assert not store.view.is_followed()
+
+
+class _Held:
+    """A home whose lock somebody else has; `asked` says when it was asked for."""
+
+    def __init__(self, on_try: Callable[[int], None]) -> None:
+        self.asked: list[float] = []
+        self._on_try = on_try
+
+    def open(self) -> tuple[Any, Any]:
+        return None, None
+
+    def try_lock(self) -> bool:
+        self.asked.append(machine.monotonic_s())
+        self._on_try(len(self.asked))
+        return False
+
+    def recover(self, error: Exception) -> bool:
+        return isinstance(error, ValueError)
+
+    def close(self) -> None:
+        pass
+
+
+def test_who_waits_for_the_lock_does_not_ask_at_each_commit() -> None:
+    reading, writing = os.pipe()
+
+    def wake(number: int) -> None:
+        os.write(writing, b"\1" * 100)
+        if number == 3:
+            os.close(writing)
+
+    home = _Held(wake)
+    follow(home, reading)  # type: ignore[arg-type]
+    os.close(reading)
+    assert home.asked[2] - home.asked[0] > 0.4
+
+
+def test_a_follower_that_recovers_again_and_again_sees_its_end() -> None:
+    reading, writing = os.pipe()
+
+    def fail(number: int) -> None:
+        assert number < 3
+        if number == 1:
+            os.close(writing)
+        raise ValueError("spoilt")
+
+    home = _Held(fail)
+    follow(home, reading)  # type: ignore[arg-type]
+    os.close(reading)
+    assert len(home.asked) == 1
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+async def test_a_server_that_is_away_is_a_failure_of_the_store(
+    place: Place, store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet runs on through it by that one error; it does not wait for it at each question."""
+    await work(store, 0, 3)
+    assert place.url is not None
+    home = ViewTables(partial(PostgresDatabase, place.url, name="view", patience_s=0.05))
+    model = ReadModel(home)
+    assert model.refresh().entries == 0
+    tried: list[float] = []
+
+    def refuse(_: object) -> None:
+        tried.append(machine.monotonic_s())
+        raise Unavailable("PostgreSQL does not answer: refused")
+
+    questions: list[Callable[[], object]] = [
+        lambda: model.rows("SELECT 1"), model.lag, model.is_followed, model.refresh,
+    ]  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresDatabase, "_connect", refuse)
+        home.open()[0].close()
+        with model.without_waiting():
+            assert not home.is_current()
+            assert tried == []
+            for ask in questions * 3:
+                with pytest.raises(StoreFailed, match="does not answer"):
+                    ask()
+        assert len(tried) == 1
+        # As far as the first question ever: there is no connection yet.
+        with pytest.raises(StoreFailed, match="does not answer"):
+            ReadModel(ViewTables(partial(PostgresDatabase, place.url, name="view"))).lag()
+    monkeypatch.setattr(machine, "monotonic_s", lambda: tried[0] + 60)
+    assert model.refresh().entries == 0
+    model.close()
 
 
 # --- what is in it --------------------------------------------------------------------------
