@@ -149,12 +149,19 @@ sys.exit(follower_main.main())
     assert said in line
 
 
-@pytest.mark.parametrize("place", ["os.pipe", "asyncio.create_subprocess_exec"])
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        ("os.pipe", OSError(24, "Too many open files"), "Too many open files"),
+        ("asyncio.create_subprocess_exec", ValueError("odd"), "ValueError: odd"),
+    ],
+    ids=["pipe", "process"],
+)
 async def test_what_cannot_be_started_ends_no_fleet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception, said: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(24, "Too many open files") if place == "os.pipe" else ValueError("odd")
+        raise error
 
     told: list[str] = []
     async with toy_fleet(tmp_path, World()) as fleet:
@@ -168,7 +175,8 @@ async def test_what_cannot_be_started_ends_no_fleet(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     (line,) = told
-    assert line.startswith("the follower of the read model could not be started: ")
+    what = f"the follower of the read model could not be started: {said}"
+    assert line == f"{what}; it is started again"
 
 
 RUNNER = """
