@@ -151,6 +151,7 @@ class Daemon:
                         # The database is away: the line goes on when it is back.
                         app.metrics.count("store_failures")
                     await self._wait_for_tick()
+                interrupted = self.stop_event.is_set() and self.follower is not None
             finally:
                 self.stop_event.set()
                 for task in tasks:
@@ -159,6 +160,8 @@ class Daemon:
                 await app.rollout.second_opinions.samples.finish(
                     app.store.commands, self.report_trouble
                 )
+        if interrupted:  # whoever did waits for no lists, whose follower has ended too
+            app.store.view.end_waiting()
         if on_tick is not None:
             with suppress(StoreFailed):  # what ended the run is told, not this
                 on_tick(self)

@@ -6,13 +6,15 @@ The functions write inside the writer's transaction; `StoreMaintenance` hands th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
+from vedette.domain.base import machine
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
 from vedette.domain.erasure import ErasureResult
@@ -63,6 +65,30 @@ _WASM_ENTRIES = (
 _STILL = f"SELECT b.seq {_CLOSED.format('')}"
 
 
+class BaseRows(Struct, frozen=True):
+    """The read model's rows as the entries up to `reached` leave them, to be kept with the store.
+
+    `before` is up to where rows were kept when these were made of them.
+    """
+
+    before: int
+    reached: int
+    rows: Sequence[Row]
+
+
+def make_base_rows(database: Database, size: int, stop: machine.Event) -> BaseRows:
+    """Fold what is not archived yet of the entries up to `size` into the rows that are kept.
+
+    Ends early, with rows that nobody may keep, once `stop` is set.
+    """
+    fold = RowFold(EntryBatches(database))
+    before = fold.reached
+    for _ in fold.slices(size):
+        if stop.is_set():
+            break
+    return BaseRows(before, fold.reached, list(fold.values().values()))
+
+
 def rotate_key(
     database: Database, ledger: LedgerWriter, draft: Draft, key: SigningKey, line: str, at_us: int
 ) -> int:
@@ -80,18 +106,24 @@ def record_archive(
     archived: ArchivedPrefix,
     draft: Draft,
     at_us: int,
-    fold: RowFold,
+    base: BaseRows,
 ) -> int:
     """Write the entry that a store's beginning is archived, and keep what goes on without it.
 
     What memories are made of is copied in the same commit (`vedette.store.read_archived_memories`).
-    So is what lists show of these entries (`fold`, which has reached their end): it could not be
-    made again. The entry says which Wasm the last bundles were published with, and what restores
-    have lost: so it stays said in what the ledger signs, though the entries go that said it first.
+    So is what lists show of these entries (`base`): it could not be made again. The entry says
+    which Wasm the last bundles were published with, and what restores have lost: so it stays said
+    in what the ledger signs, though the entries go that said it first.
     Raises BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no
-    run needs any of it: a dead letter may have been taken up again since it was archived.
+    run needs any of it (a dead letter may have been taken up again since it was archived), or if
+    somebody else archived since `base` was made.
     """
     refuse_open_run(database, archived)
+    if EntryBatches(database).base_seq() != base.before:
+        raise BadCommand(
+            "entries were archived meanwhile by somebody else",
+            mend="archive again; no entry was deleted",
+        )
     kept.keep_entries(database, archived.size)
     rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
     try:
@@ -117,8 +149,8 @@ def record_archive(
     }
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
     write_meta(database, ARCHIVED, archived.to_bytes().decode())
-    if fold.reached > EntryBatches(database).base_seq():
-        write_base(database, fold.reached, fold.values().values())
+    if base.reached > base.before:
+        write_base(database, base.reached, base.rows)
     return seq
 
 
@@ -208,13 +240,15 @@ class StoreMaintenance:
 
     def __init__(
         self, reading: Database, commands: CommandQueue, writer: GroupWriter, parts: WriteParts,
-        hooks: CommitHooks,
+        hooks: CommitHooks, open_reader: Callable[[], Database],
     ) -> None:  # fmt: skip
+        """Take what it works with; `open_reader` opens one more connection that reads."""
         self._reading = reading
         self._commands = commands
         self._writer = writer
         self._parts = parts
         self._hooks = hooks
+        self._open_reader = open_reader
 
     async def rotate(
         self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
@@ -229,15 +263,25 @@ class StoreMaintenance:
         self, archived: ArchivedPrefix, draft: Draft, *, command: str | None = None
     ) -> int:
         parts = self._parts
-        fold = RowFold(EntryBatches(self._reading))
-        for _ in fold.slices(archived.size):
-            await asyncio.sleep(0)
+        # Off the loop: it may be all that the store has, and the line goes on.
+        stop = machine.Event()
+        try:
+            base = await asyncio.to_thread(self._make_base_rows, archived.size, stop)
+        finally:
+            stop.set()  # whoever ends the run does not wait for it
         return await self._commands.submit(
             command,
             lambda: record_archive(
-                parts.database, parts.ledger, archived, draft, parts.now_us(), fold
+                parts.database, parts.ledger, archived, draft, parts.now_us(), base
             ),
         )
+
+    def _make_base_rows(self, size: int, stop: machine.Event) -> BaseRows:
+        database = self._open_reader()
+        try:
+            return make_base_rows(database, size, stop)
+        finally:
+            database.close()
 
     async def trim(self) -> int:
         size = ArchivedPrefix.from_bytes(LedgerReader(self._reading).archived()).size

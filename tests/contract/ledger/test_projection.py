@@ -118,7 +118,7 @@ def edit_view(store: PostgresStore | SqliteStore, *statements: str) -> None:
     """Edit the read model as a hand on it does."""
     store.view.refresh()
     for statement in statements:
-        store.view.rows_as_they_are(statement + " RETURNING 1")
+        store.view.stored_rows(statement + " RETURNING 1")
 
 
 def by_person(kind: str, **fields: Any) -> Draft:

@@ -154,7 +154,7 @@ def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
 
     rows = explain(store.database, "rows")
     explain(store.view, "rows")
-    explain(store.view, "rows_as_they_are")
+    explain(store.view, "stored_rows")
     for filters in questions(store, 300).values():
         entries_page(store.ledger, 5, filters, before=200)
         entries_page(store.ledger, 5, filters, after=20)

@@ -267,8 +267,8 @@ async def test_a_model_of_another_history_is_begun_anew(place: Place, store: Any
     await work(store, 0, 9)
     assert whole(store)
     reached = store.view.lag().reached
-    store.view.rows_as_they_are("UPDATE view_row SET version=7 RETURNING 1")
-    store.view.rows_as_they_are("UPDATE view_state SET mark='another' RETURNING 1")
+    store.view.stored_rows("UPDATE view_row SET version=7 RETURNING 1")
+    store.view.stored_rows("UPDATE view_state SET mark='another' RETURNING 1")
     assert store.view.lag().reached == 0
     assert place.reader().view.refresh().reached == reached
     assert whole(store)
@@ -277,7 +277,7 @@ async def test_a_model_of_another_history_is_begun_anew(place: Place, store: Any
 async def test_a_model_ahead_of_its_ledger_is_begun_anew(place: Place, store: AnyStore) -> None:
     await work(store, 0, 9)
     assert whole(store)
-    store.view.rows_as_they_are("UPDATE view_state SET reached=reached+1000 RETURNING 1")
+    store.view.stored_rows("UPDATE view_state SET reached=reached+1000 RETURNING 1")
     assert whole(place.reader())
 
 
@@ -290,7 +290,7 @@ async def test_a_file_that_is_none_is_made_anew(place: Place, store: AnyStore, s
     assert whole(reader)
     path = place.folder / "view.db"
     if spoilt == "another program's":
-        store.view.rows_as_they_are("PRAGMA user_version=99")
+        store.view.stored_rows("PRAGMA user_version=99")
     else:
         for file in place.folder.glob("view.db*"):
             file.unlink()
@@ -315,7 +315,7 @@ async def test_an_edited_model_is_found(place: Place, store: AnyStore) -> None:
         return [odd for odd in store.ledger.row_mismatches() if odd.table == "view_row"]
 
     assert found() == []
-    store.view.rows_as_they_are("UPDATE view_row SET version=7 WHERE name='agent' RETURNING 1")
+    store.view.stored_rows("UPDATE view_row SET version=7 WHERE name='agent' RETURNING 1")
     (odd,) = found()
     assert (odd.table, odd.row, odd.column, odd.actual) == (
         "view_row", "agent watcher", "version", 7,

@@ -129,7 +129,13 @@ class PostgresStore(StoreReader):
             undo.callback(self.writer.close)
             self.steps = StepQueue(self.writer, parts)
             self.commands = CommandQueue(self.writer, parts, hooks)
-            self.maintenance = StoreMaintenance(reading, self.commands, self.writer, parts, hooks)
+            self.maintenance = StoreMaintenance(
+                reading, self.commands, self.writer, parts, hooks,
+                partial(
+                    PostgresDatabase, url, name=f"vedette archive {label}", hold_ms=0,
+                    patience_s=PATIENCE_S, check_connection=self._refuse_older_server,
+                ),
+            )  # fmt: skip
             self.cluster = LeasedCluster(reading, leases, fences, hooks, self.commands)
             self._open = undo.pop_all()
 

@@ -168,7 +168,7 @@ class EntryPages:
         side, order = (">", "ASC") if newer else ("<", "DESC")
         for part in _batches(ranges):
             sql, values = [], []
-            ask = self._view.rows_as_they_are if part[0][1].listed else self._database.rows
+            ask = self._view.stored_rows if part[0][1].listed else self._database.rows
             for number, one in part:
                 # Of two lower bounds the wrong one might be searched by: there is never but one.
                 where = f"{one.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"

@@ -20,6 +20,7 @@ from vedette.domain.base.failpoint import hit_failpoint
 from vedette.store.dialect import Database
 from vedette.store.readmodel.entry_batches import EntryBatches
 from vedette.store.readmodel.entry_index import EntryIndex
+from vedette.store.readmodel.schema import VIEW_SCHEMA
 from vedette.store.readmodel.tables import ReadTables, compare_rows, fold_ledger
 
 # How many entries are folded in one transaction, at most but for the rest of a group.
@@ -27,11 +28,21 @@ BATCH = 5_000
 # How long a reader waits for a follower, and how long it folds by itself where there is none.
 WAIT_S = 2.0
 FOLD_S = 10.0
+# Who ran out of that time takes what there is for so long: its next questions cost none again.
+RETRY_S = 30.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.001, 0.02
 
 T = TypeVar("T")
 
 _STATE = "SELECT reached, mark FROM view_state"
+_WRITE_STATE = (
+    "INSERT INTO view_state(one,schema,reached,mark) VALUES(1,?,?,?) "
+    "ON CONFLICT(one) DO UPDATE SET reached=excluded.reached, mark=excluded.mark"
+)
+# What a model says of itself whose row of that is missing: no ledger has this mark.
+_NO_STATE = (0, "none")
+# What rows that are not as this program writes them make of a fold, besides the database's errors.
+_DATA_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 class ViewHome(Protocol):
@@ -102,9 +113,23 @@ class ViewWriter:
         self._index = EntryIndex(view)
         # What this writer left in `view_state`; anything else there is somebody else's work.
         self._state: tuple[int, str] | None = None
+        self._may_clear = True
 
     def advance(self, limit: int = BATCH) -> bool:
-        """Fold the next batch of entries; say whether there was one."""
+        """Fold the next batch of entries; say whether there was one.
+
+        Of a model whose rows cannot be folded into it is tried once whether it can be made anew.
+        """
+        try:
+            return self._advance(limit)
+        except Exception as error:
+            if not (self._may_clear and isinstance(error, _DATA_ERRORS + self._view.value_errors)):
+                raise
+            self._may_clear = False
+        self.clear()
+        return self._advance(limit)
+
+    def _advance(self, limit: int) -> bool:
         batches, state = self._batches, self._state
         if (
             state is not None
@@ -146,8 +171,7 @@ class ViewWriter:
 
     def read_state(self) -> tuple[int, str]:
         """Return the entry that the model has reached, and the ledger's mark there."""
-        ((reached, mark),) = self._view.rows(_STATE)
-        return int(reached), str(mark)
+        return _read_state(self._view)
 
     def _take_up(self) -> int:
         """Return the entry to go on from; of another history the model is begun anew."""
@@ -161,16 +185,25 @@ class ViewWriter:
         return self._begin_anew()
 
     def _begin_anew(self) -> int:
+        """Take the rows as archived entries left them, and list the entries that are there.
+
+        A store that was brought to this schema keeps rows up to an entry long after those that are
+        archived (`schema.TWO_TO_THREE`): what lies before it is in the rows, but in no list.
+        """
         self._forget()
         base = self._batches.base_seq()
         self._tables.replace(self._batches.base_rows() if base else {})
         self._view.execute("DELETE FROM view_entry")
         self._view.execute("DELETE FROM view_list")
+        listed = 0
+        while listed < base and (batch := self._batches.read(listed, BATCH)):
+            self._index.write([entry for entry in batch.entries if entry.seq <= base])
+            listed = batch.last
         self._write_state(base, self._batches.mark_at(base) or "")
         return base
 
     def _write_state(self, reached: int, mark: str) -> None:
-        self._view.execute("UPDATE view_state SET reached=?, mark=?", (reached, mark))
+        self._view.execute(_WRITE_STATE, (VIEW_SCHEMA, reached, mark))
         self._state = reached, mark
 
     def _forget(self) -> None:
@@ -184,7 +217,8 @@ class ReadModel:
 
     `patience_s` is how long a question may wait for a follower, `fold_s` how long it may take to
     fold entries itself where none runs; whoever may not wait at all (an event loop that has a
-    follower) sets both to 0. What a question does not get done in time is told by `lag`.
+    follower) sets both to 0. A question that ran out of it has used up the time of those that
+    come after it (`RETRY_S`). What is not done in time is told by `lag`.
     """
 
     def __init__(self, home: ViewHome | None = None) -> None:
@@ -194,7 +228,8 @@ class ReadModel:
         self._writer: ViewWriter | None = None
         # Why the model could not be brought up to the ledger's end, when it was last tried.
         self.failure = ""
-        self._waited_in_vain = False
+        # Until then no question waits, or folds, again.
+        self._wait_at_s = self._fold_at_s = 0.0
 
     @property
     def _home(self) -> ViewHome:
@@ -214,7 +249,7 @@ class ReadModel:
 
         return self._attempt(work)
 
-    def rows_as_they_are(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
+    def stored_rows(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
         """Run a query of the model as it is."""
         return self._attempt(lambda: self._connect()[1].rows(sql, values))
 
@@ -273,10 +308,10 @@ class ReadModel:
         entries, view = self._connect()
         with view.snapshot():
             batches = EntryBatches(entries)
-            ((reached, mark),) = view.rows(_STATE)
-            if batches.mark_at(int(reached)) != mark:
+            reached, mark = _read_state(view)
+            if batches.mark_at(reached) != mark:
                 reached = 0
-            yield from compare_rows(view, fold_ledger(batches, int(reached)))
+            yield from compare_rows(view, fold_ledger(batches, reached))
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
@@ -286,7 +321,10 @@ class ReadModel:
             yield
         finally:
             self.patience_s, self.fold_s = before
-            self._waited_in_vain = False
+
+    def end_waiting(self) -> None:
+        """Let nobody fold or wait any more."""
+        self.patience_s = self.fold_s = 0.0
 
     def close(self) -> None:
         """Close the connections, if there are any."""
@@ -323,41 +361,46 @@ class ReadModel:
         batches = EntryBatches(entries)
         began, pause_s = machine.monotonic_s(), _FIRST_PAUSE_S
         while (reached := self._reached(batches)) < end:
-            if self.fold_s > 0 and self._home.try_lock():
+            now = machine.monotonic_s()
+            if self.fold_s > 0 and now >= self._fold_at_s and self._home.try_lock():
                 try:
-                    self._fold(end, began + self.fold_s)
+                    in_time = self._fold(end, began + self.fold_s)
                 finally:
                     self._home.unlock()
+                if not in_time:
+                    self._wait_at_s = self._fold_at_s = machine.monotonic_s() + RETRY_S
                 return Lag(self._reached(batches), end)
-            if self._waited_in_vain or machine.monotonic_s() - began >= self.patience_s:
-                # Whoever asks several questions waits once.
-                self._waited_in_vain = True
-                break
+            if now < self._wait_at_s or self.patience_s <= 0:
+                return Lag(reached, end)
+            if now - began >= self.patience_s:
+                self._wait_at_s = now + RETRY_S
+                return Lag(reached, end)
             machine.sleep_s(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-        else:
-            self._waited_in_vain = False
+        self._wait_at_s = self._fold_at_s = 0.0
         return Lag(reached, end)
 
-    def _fold(self, end: int, until_s: float) -> None:
-        """Fold up to an entry, or until an instant; a disk that takes no more is no error."""
+    def _fold(self, end: int, until_s: float) -> bool:
+        """Fold up to an entry; False if an instant came before. A full disk is no error."""
         entries, view = self._connect()
         writer = self._writer_of(entries, view)
         self.failure = ""
         try:
             while writer.advance() and writer.read_state()[0] < end:
                 if machine.monotonic_s() >= until_s:
-                    return
+                    return False
         except Exception as error:
             if self._home.recover(error):
                 raise
             # What there is can be read all the same, and says how far it goes.
             self.failure = str(error)
+            return machine.monotonic_s() < until_s
+        return True
 
     def _reached(self, batches: EntryBatches) -> int:
         """Return the entry that the model has reached; 0 if it is of another history."""
-        ((reached, mark),) = self._connect()[1].rows(_STATE)
-        return int(reached) if batches.mark_at(int(reached)) == mark else 0
+        reached, mark = _read_state(self._connect()[1])
+        return reached if batches.mark_at(reached) == mark else 0
 
     def _connect(self) -> tuple[Database, Database]:
         if self._open is None:
@@ -369,3 +412,9 @@ class ReadModel:
         if self._writer is None:
             self._writer = ViewWriter(entries, view)
         return self._writer
+
+
+def _read_state(view: Database) -> tuple[int, str]:
+    """Return the entry that a model has reached, and the ledger's mark there, as it says."""
+    rows = view.rows(_STATE)
+    return (int(rows[0][0]), str(rows[0][1])) if rows else _NO_STATE

@@ -119,11 +119,16 @@ class RowFold:
         return self._earlier.pop(run, [])
 
     def slices(self, upto: int) -> Iterator[None]:
-        """Fold all entries up to one; yields now and then, so that others can be let in."""
+        """Fold all entries up to one; yields now and then, so that it can be broken off.
+
+        It ends before where somebody archives and deletes them meanwhile.
+        """
         view = self._view
         # No cursor is open between two slices.
         while self.reached < upto and (batch := self._batches.read(self.reached, FOLD_SLICE)):
             part = [entry for entry in batch.entries if entry.seq <= upto]
+            if not part:
+                return
             self._earlier = find_earlier(self._batches, part, view)
             view.add_entries(part)
             self._earlier.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from vedette.domain.base.disk_errors import convert_disk_errors
@@ -124,7 +125,10 @@ class SqliteStore(StoreReader):
             undo.callback(self.writer.close)
             self.steps = StepQueue(self.writer, parts)
             self.commands = CommandQueue(self.writer, parts, hooks)
-            self.maintenance = StoreMaintenance(reading, self.commands, self.writer, parts, hooks)
+            self.maintenance = StoreMaintenance(
+                reading, self.commands, self.writer, parts, hooks,
+                partial(open_database, path, write=False, vfs=vfs),
+            )  # fmt: skip
             self.cluster = SoleWorker(fences)
             spare.reserve()
             self._open = undo.pop_all()
