@@ -198,6 +198,11 @@ async def test_what_an_archived_ledger_came_to_outlives_the_migration(tmp_path: 
         connection.close()
         remove_view(tmp_path)
         store = open_store(tmp_path)
+        # What is in no list could be seen by nobody: every entry that is there is in its own.
+        there = store.database.rows("SELECT seq FROM entry WHERE kind='run.closed' ORDER BY seq")
+        page = store.ledger.entries_page({"kind": "run.closed"}, before=None, after=None, limit=50)
+        assert [(seq,) for seq, _ in page[::-1]] == there
+        assert len(there) >= 2
         kept = store.database.rows("SELECT COUNT(*) FROM view_base")
         assert kept == [(len(rows) if archived else 0,)]
         assert (store.tables.counts() == counts) is archived
