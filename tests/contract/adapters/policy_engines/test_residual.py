@@ -23,6 +23,7 @@ from vedette.adapters.policy_engines.regorus.residual.compiler import (
     MAX_QUESTION_BYTES,
     BundleCompiler,
     CompiledResidual,
+    build_residual,
 )
 from vedette.adapters.policy_engines.regorus.residual.forms import find_unsupported_form
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
@@ -167,6 +168,27 @@ def test_a_spoilt_residual_is_refused(residual: CompiledResidual, wasm: WasmEngi
     chosen = random.Random(7).sample(list(mutants(residual)), 8)
     refused = [what for what, each in chosen if compare_residual(each, wasm, recorded, "a test")[1]]
     assert refused
+
+
+# --- source ---------------------------------------------------------------------------------------
+
+
+def test_no_word_of_a_policy_is_read_as_python() -> None:
+    """A package may have any text as a step: here a line of Python follows the end of one."""
+    name = "x\n    raise SystemExit('planted')\n    #"
+    inner = f"package vedette[{orjson.dumps(name).decode()}]\n\nr if input.x > 1\n"
+    main = (
+        "package vedette.gateway\n\ndecision if data.vedette"
+        f"[{orjson.dumps(name).decode()}].r\n"
+    )
+    bundle = Bundle.of({"a.rego": main.encode(), "b.rego": inner.encode()})
+    modules = read_modules(InterpreterEngine(bundle, {}).syntax_trees())
+    assert "no word" in str(find_unsupported_form(modules))
+    # Nor if that were not seen: nothing of the name is in the source.
+    entry = ("vedette", "gateway", "decision")
+    planted = build_residual(modules, {}, entry, {}, {}, guarded=False)
+    assert "planted" not in planted.source
+    assert planted.evaluate({"x": 2}) is True
 
 
 # --- forms --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ a bundle are looked at, and one that could fail by its form refuses a residual f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence, Set
 
 from vedette.adapters.policy_engines.regorus.residual.values import BUILTINS
@@ -22,6 +23,9 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     walk_syntax,
 )
 
+# What a package step or a rule may be called: a package may have any text as a step, but a residual
+# is source, and nothing that could be read as source has a place near it.
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _BUILTIN_WORDS = frozenset(name.partition(".")[0] for name in BUILTINS)
 
 
@@ -30,9 +34,13 @@ def find_unsupported_form(modules: Sequence[Module]) -> str | None:
     for module in modules:
         if not module.is_test and any(path != ("rego", "v1") for path, _ in module.imports):
             return f"an import in {module.path}"
+        if not all(map(_NAME.fullmatch, module.package)):
+            return f"a package name that is no word: {module.package!r}"
     by_path: dict[RulePath, list[Rule]] = {}
     for rule in rules_of(modules):
         by_path.setdefault(rule.path, []).append(rule)
+        if not all(map(_NAME.fullmatch, rule.path)):
+            return f"a rule name that is no word: {rule.path!r}"
     for path, rules in by_path.items():
         if any(_has_unbound_name(rule, by_path.keys()) for rule in rules):
             return f"a name that nothing binds in rule {'.'.join(path)}"

@@ -123,12 +123,12 @@ class PartialEvaluator(OperationWriter):
             make = self._make_set if rules[0].shape == "Set" else self._make_value
             if len({rule.shape == "Set" for rule in rules}) > 1:
                 raise Unsupported("a set and a value of one name")
-            self._made[path] = make(path, rules, outcome)
+            self._made[path] = make(rules, outcome)
             self.lines, self.depth, self._package, self._is_terminal, self._loops = saved
             self._open.discard(path)
         return self._made[path]
 
-    def _make_value(self, path: RulePath, rules: list[Rule], outcome: str | None) -> RuleCode:
+    def _make_value(self, rules: list[Rule], outcome: str | None) -> RuleCode:
         slot, self.slots = self.slots, self.slots + 1
         defaults = [rule for rule in rules if rule.is_default]
         rules = [rule for rule in rules if not rule.is_default]
@@ -152,7 +152,7 @@ class PartialEvaluator(OperationWriter):
         kinds = {kind_of(value) for value, _ in returned}
         kind = kinds.pop() if len(kinds) == 1 else None
         is_true = all(isinstance(value, Known) and value.value is True for value, _ in returned)
-        return RuleCode(self._close_rule(path, slot, kind), status == ALWAYS, is_true)
+        return RuleCode(self._close_rule(slot, kind), status == ALWAYS, is_true)
 
     def _chain(
         self, rules: list[Rule], args: Sequence[str], then: Then, outcome: str | None = None
@@ -182,7 +182,7 @@ class PartialEvaluator(OperationWriter):
     def _evaluate(self, value: Node, then: Then) -> Callable[[Scope], str]:
         return lambda scope: self._expression(value, scope, then)
 
-    def _make_set(self, path: RulePath, rules: list[Rule], outcome: str | None) -> RuleCode:
+    def _make_set(self, rules: list[Rule], outcome: str | None) -> RuleCode:
         slot, self.slots = self.slots, self.slots + 1
         self._is_terminal = False
         known: list[Any] = []
@@ -208,10 +208,11 @@ class PartialEvaluator(OperationWriter):
         if is_known:
             return RuleCode(Known(self.fold(RegoSet.of, known)), True)
         self.write(f"c[{slot}] = r", "return r")
-        return RuleCode(self._close_rule(path, slot, "set"), True)
+        return RuleCode(self._close_rule(slot, "set"), True)
 
-    def _close_rule(self, path: RulePath, slot: int, kind: str | None) -> Code:
-        head = [f"def r{slot}(q, c):  # {'.'.join(path)}", f"    r = c[{slot}]"]
+    def _close_rule(self, slot: int, kind: str | None) -> Code:
+        # No word of the policy, not even in a comment: a name may hold the end of a line.
+        head = [f"def r{slot}(q, c):", f"    r = c[{slot}]"]
         head.append("    if r is not None: return r")
         self.functions.append("\n".join([*head, *self.lines]))
         # What was found once lies in its slot; of what Python calls false the function looks again.
@@ -235,7 +236,7 @@ class PartialEvaluator(OperationWriter):
 
             self._chain(self._rules[path], args, answer)
             self.write("return UNDEFINED")
-            head = f"def {name}({', '.join(['q', 'c', *args])}):  # {'.'.join(path)}"
+            head = f"def {name}({', '.join(['q', 'c', *args])}):"
             self.functions.append("\n".join([head, *self.lines]))
             self.lines, self.depth, self._package, self._is_terminal, self._loops = saved
             self._open.discard(path)
