@@ -61,7 +61,7 @@ class Load:
     store: str = "sqlite"
     kind: str = "acting"
     isolated: bool = True
-    residual: bool = True
+    residual: bool = False
 
 
 @dataclass(slots=True)
@@ -379,7 +379,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--in-process", action="store_true", help="agents' code in the engine's process"
     )
     parser.add_argument(
-        "--no-residual", action="store_true", help="as [policy] residual = false has it"
+        "--residual", action="store_true", help="as [policy] residual = true has it"
     )
     parser.add_argument("--url", help="of an empty database; without it a server is started")
     parser.add_argument("--server", type=int, default=0, help="process id of the URL's server")
@@ -415,7 +415,7 @@ def main(argv: list[str] | None = None) -> int:
     load = Load(
         options.events, options.in_flight, options.batch, options.rate, options.keys,
         options.size, options.tool, options.store, options.kind, not options.in_process,
-        not options.no_residual,
+        options.residual,
     )  # fmt: skip
     database = Database(options.url, options.server) if options.url else None
     if not options.json:

@@ -31,7 +31,7 @@ class PolicyPlan(Struct, frozen=True):
     opa_token_secret: str | None = None
     bundle_token_secret: str | None = None
     sample: int = 64
-    residual: bool = True
+    residual: bool = False
 
 
 class TokensPlan(Struct, frozen=True):

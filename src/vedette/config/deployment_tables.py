@@ -34,8 +34,9 @@ class PolicyFile(SettingsTable):
         "second engine's beside the line; each permit of an outward or high-impact tool always is",
     )  # fmt: skip
     residual: bool = Field(
-        default=True, description="whether functions made of the policy may permit what its "
-        "engine permits, at a part of the cost; no second engine is asked less for it",
+        default=False, description="whether functions made of the policy may permit what its "
+        "engine permits, at a part of the cost; what one may cost is bounded by forms and sizes, "
+        "not proved against the engine's steps (decision 57)",
     )  # fmt: skip
     bundles: str | None = Field(
         default=None, description="where signed bundles are put: a folder or gs://BUCKET/PREFIX"

@@ -26,7 +26,8 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetHarness:
     content = tmp_path / "content"
     write_content(content)
     targets = {"marks": {"kind": "file", "path": str(marks_file(tmp_path))}}
-    return FleetHarness(tmp_path, content=content, targets=targets)
+    edges = Deployment(policy=PolicyPlan(residual=True))
+    return FleetHarness(tmp_path, content=content, targets=targets, edges=edges)
 
 
 async def publish(fleet: FleetHarness, hops: int) -> ResidualSet:
@@ -87,10 +88,9 @@ async def test_its_decisions_are_recorded_and_replayed_by_the_full_engine(
         assert {*await engines(fleet, 3)} == whole
 
 
-async def test_one_setting_leaves_them_out(harness: FleetHarness) -> None:
-    edges = Deployment(policy=PolicyPlan(residual=False))
+async def test_there_are_none_unless_the_setting_says_so(harness: FleetHarness) -> None:
     async with FleetHarness(
-        harness.folder, content=harness.content, targets=harness.targets, edges=edges
+        harness.folder, content=harness.content, targets=harness.targets
     ) as fleet:
         assert fleet.app.rollout.residuals.live is None
         assert fleet.app.services.gateway.residuals is None
