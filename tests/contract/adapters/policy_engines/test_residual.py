@@ -19,6 +19,7 @@ from tests.rego_compare import GAVE_WAY, bundle_of, by_residual, plain
 
 from vedette.adapters.policy_engines.opa_wasm import WasmEngine
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
+from vedette.adapters.policy_engines.regorus.residual.code_writer import Unsupported
 from vedette.adapters.policy_engines.regorus.residual.compiler import (
     MAX_QUESTION_BYTES,
     BundleCompiler,
@@ -26,8 +27,10 @@ from vedette.adapters.policy_engines.regorus.residual.compiler import (
     build_residual,
 )
 from vedette.adapters.policy_engines.regorus.residual.forms import find_unsupported_form
+from vedette.adapters.policy_engines.regorus.residual.values import GiveWay
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import check_request, evaluate_request
 from vedette.policy.residuals import compare_residual
@@ -177,10 +180,7 @@ def test_no_word_of_a_policy_is_read_as_python() -> None:
     """A package may have any text as a step: here a line of Python follows the end of one."""
     name = "x\n    raise SystemExit('planted')\n    #"
     inner = f"package vedette[{orjson.dumps(name).decode()}]\n\nr if input.x > 1\n"
-    main = (
-        "package vedette.gateway\n\ndecision if data.vedette"
-        f"[{orjson.dumps(name).decode()}].r\n"
-    )
+    main = f"package vedette.gateway\n\ndecision if data.vedette[{orjson.dumps(name).decode()}].r\n"
     bundle = Bundle.of({"a.rego": main.encode(), "b.rego": inner.encode()})
     modules = read_modules(InterpreterEngine(bundle, {}).syntax_trees())
     assert "no word" in str(find_unsupported_form(modules))
@@ -189,6 +189,80 @@ def test_no_word_of_a_policy_is_read_as_python() -> None:
     planted = build_residual(modules, {}, entry, {}, {}, guarded=False)
     assert "planted" not in planted.source
     assert planted.evaluate({"x": 2}) is True
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+MANY, NAMES = [str(number) for number in range(64)], [f"k{number}" for number in range(64)]
+LOOPS = "some x in input.a; some y in input.b; "
+CHOSEN = "decision if count(bad) == 0\n\nbad contains x if { "
+
+
+@pytest.mark.parametrize(
+    ("rules", "question"),
+    [
+        (f"{CHOSEN}{LOOPS}is_string(x); x in input.c; y in input.c }}",
+         {"a": MANY, "b": MANY, "c": ["zz"] * 3000}),
+        (f"{CHOSEN}{LOOPS}x != y; x in input.c }}",
+         {"a": NAMES, "b": MANY, "c": ["zz"] * 2500}),
+        (f"{CHOSEN}{LOOPS}x in input.c; y in input.d }}",
+         {"a": ["zz"] * 64, "b": MANY, "c": ["zz"], "d": ["zz"] * 3000}),
+        (f"{CHOSEN}{LOOPS}is_string(x); is_string(y); y != x; contains(input.t, x) }}",
+         {"a": NAMES, "b": MANY, "t": "a" * 14_000}),
+        # A question of 1.5 KB: each place of one text is tried for the other.
+        (f"{CHOSEN}some x in input.a; contains(input.t, input.u); x != \"q\" }}",
+         {"a": MANY, "t": "a" * 1_000, "u": "a" * 100 + "b"}),
+        ("decision if {\n\ta := replace(input.x, \"a\", input.y)\n\ta != \"q\"\n}",
+         {"x": "a" * 7_000, "y": "b" * 7_000}),
+        ("decision if b != \"q\"\n\na := replace(input.x, \"a\", input.x)\n\n"
+         "b := replace(a, \"a\", input.x)", {"x": "a" * 130}),
+        ("decision if a != []\n\na := split(replace(input.x, \"a\", input.y), \"b\")",
+         {"x": "a" * 3_000, "y": "b" * 3_000}),
+        # What is known is gone through by the engine all the same.
+        (f"{CHOSEN}some x in input.a; some y in data.probe.many; some z in data.probe.many; "
+         "y == 0; z == y; x == y }", {"a": MANY}),
+    ],
+)  # fmt: skip
+def test_what_the_engine_has_no_steps_for_is_not_permitted(rules: str, question: Any) -> None:
+    text = f"package vedette.gateway\n\n{rules}\n"
+    data = {"probe": {"many": list(range(1, 400))}}
+    files = {"vedette/gateway/t.rego": text.encode()}
+    bundle = Bundle.of({**files, "probe/data.json": orjson.dumps(data["probe"])})
+    with Engines() as engines, pytest.raises(EngineFailed):
+        engines.wasm(bundle).decide(orjson.dumps(question))
+    modules = read_modules(InterpreterEngine(bundle, data).syntax_trees())
+    assert find_unsupported_form(modules) is None
+    entry = ("vedette", "gateway", "decision")
+    with pytest.raises((Unsupported, GiveWay)):
+        build_residual(modules, data, entry, {}, {}, guarded=False).evaluate(question)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        f"{CHOSEN}{LOOPS}startswith(x, y) }}", f"{CHOSEN}{LOOPS}count(x) == 1 }}",
+        f"{CHOSEN}{LOOPS}f(x) }}\n\nf(x) if x == 1", f"{CHOSEN}{LOOPS}x + y == 1 }}",
+        f"{CHOSEN}{LOOPS}[x, y] == input.z }}", f"{CHOSEN}{LOOPS}some z in input.c; x == z }}",
+    ],
+)  # fmt: skip
+def test_within_two_loops_values_are_compared_and_no_more(rules: str) -> None:
+    assert answers(rules, {"a": ["x"], "b": ["y"], "c": []}) == [None]
+
+
+def test_few_and_short_are_answered_many_and_long_are_not() -> None:
+    inner = f"{CHOSEN}{LOOPS}x == y; x in input.c }}"
+    short = {"a": ["a"] * 32, "b": ["b"] * 8, "c": ["c"] * 8}
+    assert answers(
+        inner, short, {**short, "a": ["a"] * 33}, {**short, "b": ["b"] * 9},
+        {**short, "a": ["b"], "c": ["c"] * 9}, {**short, "a": ["b" * 65], "b": ["b" * 65]},
+    ) == [plain(True), None, None, None, None]  # fmt: skip
+    near = f'{CHOSEN}some x in input.a; startswith(x, "b") }}'
+    assert answers(near, {"a": ["a" * 64]}, {"a": ["a" * 65]}) == [plain(True), None]
+    text = 'decision if not h\n\nh if endswith(input.x, "b")'
+    assert answers(text, {"x": "a" * 1_024}, {"x": "a" * 1_025}) == [plain(True), None]
+    made = 'decision if replace(input.x, "a", "bc") != ""'
+    assert answers(made, {"x": "a" * 512}, {"x": "a" * 513}) == [plain(True), None]
 
 
 # --- forms --------------------------------------------------------------------------------------

@@ -21,6 +21,17 @@ from vedette.adapters.policy_engines.regorus.residual.values import (
 
 # Steps of one evaluation: the shipped policy takes 2,200. What multiplies data is not unrolled.
 MAX_STEPS = 20_000
+# Loops of one body within one another, each over MAX_ELEMENTS at most; a function has none.
+MAX_LOOP_DEPTH = 2
+# What a residual's rules may cost the full engine at most, in steps of its Wasm: half of what one
+# question may take. Reckoned as source is written, not proved. Measured of OPA 1.3's Wasm: some 100
+# steps for an expression, 10 a byte for what is hashed, 27 for a comparison of texts (both stand in
+# one question), up to 170 for what else is done with one, 250 for an element that is looked at; in
+# each of as many rounds as the loops around it may have.
+MAX_WORK = 50_000_000
+STEP_WORK, COMPARISON_WORK, _BYTE_WORK, ELEMENT_WORK = 150, 27 * 2_048, 64, 250
+_HASH_WORK = 10 * values.MAX_KEY
+_ROUNDS = (1, values.MAX_ROUNDS, values.MAX_ROUNDS * values.MAX_INNER)
 
 NEVER, MAYBE, ALWAYS = "never", "maybe", "always"
 Path = tuple[str, ...]
@@ -66,6 +77,8 @@ class SourceWriter:
         self.lines: list[str] = []
         self.depth = 1
         self._number = self._steps = 0
+        # Of the function that is being written, and what is written of others.
+        self.loops = self.work = self.written_work = 0
 
     def text(self, value: Value) -> str:
         """Return the Python source of a value."""
@@ -81,9 +94,17 @@ class SourceWriter:
 
     def added(self, name: str, value: Value) -> str:
         """Return the source that adds a value to a set; texts are their own identity."""
-        text = self.text(value)
+        text = self.key(value)
         is_text = kind_of(value) == "string"
         return f"{name}[{text}] = {text}" if is_text else f"{name}.add({text})"
+
+    def key(self, value: Value) -> str:
+        """Return the source of an element of a set, or of an index: the engine hashes it."""
+        text = self.text(value)
+        if isinstance(value, Known) or kind_of(value) in ("number", "boolean"):
+            return text
+        self.add_work(_HASH_WORK if self.loops else COMPARISON_WORK)
+        return f"near_key({text})" if self.loops else text
 
     def named(self, text: str, kind: str | None, then: Then) -> str:
         name = self.name()
@@ -122,6 +143,25 @@ class SourceWriter:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise Unsupported("too much for a function")
+        self.add_work(STEP_WORK)
+
+    def count_operations(self, many: int = 1) -> None:
+        """Count operations on texts; within two loops there are none, nor of other values."""
+        if self.loops == MAX_LOOP_DEPTH:
+            raise Unsupported("more than a comparison within two loops")
+        self.add_work(many * _BYTE_WORK * (values.MAX_LOOP_TEXT if self.loops else values.MAX_TEXT))
+
+    def count_membership(self) -> None:
+        """Count the comparisons of a membership, by what it may have in a loop of such a depth."""
+        many = (values.MAX_ELEMENTS, values.MAX_LOOP_ELEMENTS, values.MAX_INNER)[self.loops]
+        text = values.MAX_LOOP_TEXT if self.loops else values.MAX_TEXT
+        self.add_work(many * ELEMENT_WORK + min(27 * many * text, 2 * COMPARISON_WORK))
+
+    def add_work(self, steps: int) -> None:
+        """Add what one round costs, for as many as the loops around it may have."""
+        self.work += steps * _ROUNDS[self.loops]
+        if self.written_work + self.work > MAX_WORK:
+            raise Unsupported("rules that may cost more than the engine's steps")
 
     def fold(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -24,8 +24,9 @@ from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, parse_decision
 from vedette.policy.bundle_data import mount
 
-# Of a longer question the full engine decides: what its steps are bounded for.
-MAX_QUESTION_BYTES = 16_384
+# Of a longer question the full engine decides, as its steps are bounded: what may be asked of one
+# question grows with its length, in loops with a power of it.
+MAX_QUESTION_BYTES = 4_096
 # Lines of one residual; the shipped ones have 800 to 1,100.
 MAX_LINES = 4_000
 
@@ -70,7 +71,7 @@ _NAMESPACE: dict[str, Any] = {
     name: getattr(values, name)
     for name in (
         "BUILTINS", "Bag", "RegoSet", "UNDEFINED", "compare", "equal", "get", "is_member",
-        "pairs_of", "put", "values_of",
+        "is_near_member", "near", "near_key", "pairs_of", "put", "values_of",
     )
 } | {operator.__name__: operator for operator in values.OPERATORS.values()}  # fmt: skip
 # Numbers and texts of the source, but for slots and comments.

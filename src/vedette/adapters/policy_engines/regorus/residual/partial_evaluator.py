@@ -17,6 +17,7 @@ from msgspec import Struct
 from vedette.adapters.policy_engines.regorus.residual import values
 from vedette.adapters.policy_engines.regorus.residual.code_writer import (
     ALWAYS,
+    MAX_LOOP_DEPTH,
     MAX_STEPS,
     MAYBE,
     NEVER,
@@ -32,6 +33,7 @@ from vedette.adapters.policy_engines.regorus.residual.code_writer import (
 from vedette.adapters.policy_engines.regorus.residual.operations import OperationWriter
 from vedette.adapters.policy_engines.regorus.residual.values import (
     BUILTINS,
+    MAX_ROUNDS,
     OPERATORS,
     TYPE_TESTS,
     UNDEFINED,
@@ -50,9 +52,6 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     var_of,
 )
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
-
-# Loops of one body within one another, each over MAX_ELEMENTS at most; a function has none.
-MAX_LOOP_DEPTH = 2
 
 _PYTHON_TYPES = {"string": "str", "object": "dict"}
 _LITERALS = frozenset({"String", "RawString", "Number", "Bool", "Null"})
@@ -99,9 +98,10 @@ class PartialEvaluator(OperationWriter):
         self._function_names: dict[RulePath, str] = {}
         self._open: set[RulePath] = set()
         # Of the function that is being written.
-        self._loops = 0
         self._package: RulePath = ()
-        self._is_terminal = False
+        self._is_terminal = self._is_function = False
+        # What one call costs, in steps of the full engine.
+        self._function_work: dict[RulePath, int] = {}
 
     # --- rules ----------------------------------------------------------------------------------
 
@@ -116,15 +116,21 @@ class PartialEvaluator(OperationWriter):
                 raise Unsupported("a recursion")
             self._open.add(path)
             rules = self._rules[path]
-            saved = self.lines, self.depth, self._package, self._is_terminal, self._loops
-            self.lines, self.depth, self._package, self._loops = [], 1, path[:-1], 0
+            saved = (
+                self.lines, self.depth, self._package, self._is_terminal, self.loops,
+                self._is_function,
+            )  # fmt: skip
+            self.lines, self.depth, self._package, self.loops = [], 1, path[:-1], 0
+            work, self.work, self._is_function = self.work, 0, False
             if any(rule.is_function for rule in rules):
                 raise Unsupported("a function without arguments")
             make = self._make_set if rules[0].shape == "Set" else self._make_value
             if len({rule.shape == "Set" for rule in rules}) > 1:
                 raise Unsupported("a set and a value of one name")
             self._made[path] = make(rules, outcome)
-            self.lines, self.depth, self._package, self._is_terminal, self._loops = saved
+            self.written_work, self.work = self.written_work + self.work, work
+            self.lines, self.depth, self._package, self._is_terminal = saved[:4]
+            self.loops, self._is_function = saved[4:]
             self._open.discard(path)
         return self._made[path]
 
@@ -225,9 +231,13 @@ class PartialEvaluator(OperationWriter):
             if path in self._open:
                 raise Unsupported("a recursion")
             self._open.add(path)
-            saved = self.lines, self.depth, self._package, self._is_terminal, self._loops
+            saved = (
+                self.lines, self.depth, self._package, self._is_terminal, self.loops,
+                self._is_function,
+            )  # fmt: skip
             self.lines, self.depth, self._package = [], 1, path[:-1]
-            self._loops = MAX_LOOP_DEPTH
+            # It may be called in a loop: what one round costs there is counted at each call.
+            work, self.work, self.loops, self._is_function = self.work, 0, 1, True
             args = [f"a{number}" for number in range(arity)]
 
             def answer(value: Value) -> str:
@@ -238,7 +248,10 @@ class PartialEvaluator(OperationWriter):
             self.write("return UNDEFINED")
             head = f"def {name}({', '.join(['q', 'c', *args])}):"
             self.functions.append("\n".join([head, *self.lines]))
-            self.lines, self.depth, self._package, self._is_terminal, self._loops = saved
+            self._function_work[path] = self.work // MAX_ROUNDS
+            self.work = work
+            self.lines, self.depth, self._package, self._is_terminal = saved[:4]
+            self.loops, self._is_function = saved[4:]
             self._open.discard(path)
         elif path in self._open:
             raise Unsupported("a recursion")
@@ -293,14 +306,15 @@ class PartialEvaluator(OperationWriter):
         def each(collection: Value) -> str:
             if isinstance(collection, Known):
                 return self._unroll(collection.value, words, scope, go_on)
-            if self._loops == MAX_LOOP_DEPTH:
+            if self.loops == MAX_LOOP_DEPTH or self._is_function:
                 raise Unsupported("loops within loops")
             found = [self.name() for _ in words]
             kinds = ["string" if collection.kind == "object" else None, None][-len(words) :]
             if len(words) == 1:
                 kinds = [None]
             source = "pairs_of" if len(words) == 2 else "values_of"
-            text = f"{source}({collection.text})"
+            most = values.MAX_INNER if self.loops else values.MAX_ROUNDS
+            text = f"{source}({collection.text}, {most})"
             if collection.kind in ("set", "object", "array"):
                 text += f" if {collection.text} else ()"
             mark = len(self.lines)
@@ -310,9 +324,9 @@ class PartialEvaluator(OperationWriter):
                 for word, name, kind in zip(words, found, kinds, strict=True)
                 if word != "_"
             }
-            self.depth, self._loops = self.depth + 1, self._loops + 1
+            self.depth, self.loops = self.depth + 1, self.loops + 1
             status = go_on({**scope, **bound})
-            self.depth, self._loops = self.depth - 1, self._loops - 1
+            self.depth, self.loops = self.depth - 1, self.loops - 1
             return self.end_block(mark, status)
 
         return self._expression(inner["collection"], scope, each)
@@ -410,6 +424,8 @@ class PartialEvaluator(OperationWriter):
 
             def call(found: tuple[Value, ...]) -> str:
                 name = self._function(path, len(found))
+                self.count_operations(0)
+                self.add_work(self._function_work[path])
                 return self.defined(f"{name}({', '.join(['q', 'c', *map(self.text, found)])})",
                                      None, then)  # fmt: skip
 

@@ -15,9 +15,17 @@ from typing import Any
 
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 
-# The elements of one collection that a residual goes through. The steps of the full engine are
-# bounded too: what it may not end in time must not be permitted here.
-MAX_ELEMENTS = 64
+# What a residual looks at: the steps of the full engine are bounded, and what it may not end must
+# not be permitted here. These bounds, and what the evaluator counts by them, keep what a residual
+# answers far below, which is reckoned and tried, not proved (code_writer.MAX_WORK).
+# The elements of a collection outside of loops; the rounds of a loop, and of one within it; the
+# elements that a membership in a loop looks at (within two as many as rounds).
+MAX_ELEMENTS, MAX_ROUNDS, MAX_INNER, MAX_LOOP_ELEMENTS = 64, 32, 8, 16
+# The length of a text that a function takes or makes, and of one in a loop.
+# And of an element or an index in a loop.
+MAX_TEXT, MAX_LOOP_TEXT, MAX_KEY = 1_024, 64, 256
+# Of a text that is looked for in another the engine tries each place: both lengths multiplied.
+_SEARCH = 4
 
 
 class GiveWay(Exception):
@@ -152,11 +160,47 @@ def pairs_of(value: Any, most: int = MAX_ELEMENTS) -> Iterable[tuple[Any, Any]]:
 
 def is_member(value: Any, collection: Any) -> bool:
     """Say whether a Rego value is among the elements of a collection."""
-    if type(value) is str and type(collection) is list:
+    if type(value) is str and type(collection) is list and len(collection) <= MAX_ELEMENTS:
         return value in collection
     if type(collection) is RegoSet:
         return identity(value) in collection
     return any(equal(value, each) for each in values_of(collection))
+
+
+def is_near_member(value: Any, collection: Any, most: int) -> bool:
+    """Say what `is_member` says, in a loop: of a short scalar and few elements alone."""
+    if type(collection) is not RegoSet:
+        values_of(collection, most)
+    _bound_texts(MAX_LOOP_TEXT, value)
+    if rank(value) > 3:
+        raise GiveWay
+    return is_member(value, collection)
+
+
+def near(function: Callable[..., Any], *args: Any) -> Any:
+    """Compute a function in a loop: of short texts alone, and to one."""
+    _bound_texts(MAX_LOOP_TEXT, *args)
+    if function is BUILTINS["contains"] or function is split or function is replace:
+        _bound_search(MAX_LOOP_TEXT, *args)
+    found = function(*args)
+    _bound_texts(MAX_LOOP_TEXT, found)
+    return found
+
+
+def near_key(value: Any) -> Any:
+    """Return an element or an index in a loop: no long text."""
+    _bound_texts(MAX_KEY, value)
+    return value
+
+
+def _bound_texts(most: int, *values: Any) -> None:
+    if any(type(value) is str and len(value) > most for value in values):
+        raise GiveWay
+
+
+def _bound_search(most: int, text: Any, part: Any, *_: Any) -> None:
+    if type(text) is str and type(part) is str and len(text) * len(part) > _SEARCH * most:
+        raise GiveWay
 
 
 def put(made: dict[str, Any], name: Any, value: Any) -> None:
@@ -178,6 +222,12 @@ def to_json(value: Any) -> Any:
     if kind is dict:
         return {name: to_json(each) for name, each in value.items()}
     return value
+
+
+def _bound(*collections: Any) -> None:
+    """Give way for what is long: the full engine goes through all of it."""
+    if any(len(each) > MAX_ELEMENTS for each in collections):
+        raise GiveWay
 
 
 # --- operators ----------------------------------------------------------------------------------
@@ -205,6 +255,7 @@ def subtract(one: Any, other: Any) -> Any:
     if type(one) is RegoSet and type(other) is RegoSet:
         if not one or not other:
             return one
+        _bound(one, other)
         return RegoSet((name, each) for name, each in one.items() if name not in other)
     return _safe(one - other) if _are_numbers(one, other) else UNDEFINED
 
@@ -227,6 +278,7 @@ def unite(one: Any, other: Any) -> Any:
     """Return the union of two sets."""
     if type(one) is not RegoSet or type(other) is not RegoSet:
         raise GiveWay
+    _bound(one, other)
     return RegoSet({**one, **other})
 
 
@@ -234,6 +286,7 @@ def intersect(one: Any, other: Any) -> Any:
     """Return the intersection of two sets."""
     if type(one) is not RegoSet or type(other) is not RegoSet:
         raise GiveWay
+    _bound(one, other)
     return RegoSet((name, each) for name, each in one.items() if name in other)
 
 
@@ -250,6 +303,20 @@ def _are_texts(*values: Any) -> bool:
     for value in values:  # noqa: SIM110 - half the time of all()
         if type(value) is not str:
             return False
+    return True
+
+
+def _contains(text: str, part: str) -> bool:
+    _bound_search(MAX_TEXT, text, part)
+    return part in text
+
+
+def _are_short_texts(*values: Any) -> bool:
+    if not _are_texts(*values):
+        return False
+    for value in values:
+        if len(value) > MAX_TEXT:
+            raise GiveWay
     return True
 
 
@@ -283,37 +350,44 @@ def concat(between: Any, parts: Any) -> Any:
         parts = list(values_of(parts))
         if len(parts) > 1:
             raise GiveWay
+    if type(parts) is list:
+        _bound(parts)
     if not _are_texts(between) or type(parts) is not list or not _are_texts(*parts):
         return UNDEFINED
+    if sum(map(len, parts)) + len(between) * len(parts) > MAX_TEXT:
+        raise GiveWay
     return between.join(parts)
 
 
 def split(text: Any, mark: Any) -> Any:
     """Return the parts of a text between marks."""
-    if not _are_texts(text, mark):
+    if not _are_short_texts(text, mark):
         return UNDEFINED
-    if not mark:
+    _bound_search(MAX_TEXT, text, mark)
+    if not mark or text.count(mark) >= MAX_ELEMENTS:
         raise GiveWay
     return text.split(mark)
 
 
 def replace(text: Any, old: Any, new: Any) -> Any:
     """Return a text with one part in place of another."""
-    if not _are_texts(text, old, new):
+    if not _are_short_texts(text, old, new):
         return UNDEFINED
-    if not old:
+    _bound_search(MAX_TEXT, text, old)
+    if not old or len(text) + text.count(old) * (len(new) - len(old)) > MAX_TEXT:
         raise GiveWay
     return text.replace(old, new)
 
 
 def _text_function(call: Callable[[str, str], Any]) -> Callable[[Any, Any], Any]:
-    return lambda one, other: call(one, other) if _are_texts(one, other) else UNDEFINED
+    return lambda one, other: call(one, other) if _are_short_texts(one, other) else UNDEFINED
 
 
 def array_concat(one: Any, other: Any) -> Any:
     """Return two arrays as one."""
     if type(one) is not list or type(other) is not list:
         raise GiveWay
+    _bound(one, other)
     return one + other
 
 
@@ -328,13 +402,17 @@ def object_keys(value: Any) -> Any:
     """Return the names of an object's fields, as a set."""
     if type(value) is float:
         raise GiveWay
-    return RegoSet.of(value) if type(value) is dict else UNDEFINED
+    if type(value) is not dict:
+        return UNDEFINED
+    _bound(value)
+    return RegoSet.of(value)
 
 
 def _object_part(kept: bool) -> Callable[[Any, Any], Any]:
     def part(value: Any, names: Any) -> Any:
         if type(value) is not dict or type(names) is not RegoSet:
             raise GiveWay
+        _bound(value, names)
         return {name: each for name, each in value.items() if (name in names) is kept}
 
     return part
@@ -358,7 +436,7 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "abs": absolute,
     "array.concat": array_concat,
     "concat": concat,
-    "contains": _text_function(lambda text, part: part in text),
+    "contains": _text_function(_contains),
     "count": count,
     "endswith": _text_function(str.endswith),
     "max": _extreme(max),
