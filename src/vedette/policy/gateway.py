@@ -83,8 +83,10 @@ class Gateway(Struct):
         if second is None:
             return self._evaluate(request, self.residuals)
         outward = second.is_outward(request)
-        # Where another engine must agree, both are whole ones that share no code.
-        residuals = None if second.is_due(outward=outward) else self.residuals
+        # What is outward is a whole engine's to decide; where another must agree, both are whole
+        # ones that share no code.
+        due = outward or second.is_due(outward=outward)
+        residuals = None if due else self.residuals
         return second.review(self._evaluate(request, residuals), outward=outward)
 
     def may_read(self, decision_context: DecisionContext, bank: str, scope: str) -> DecisionRecord:

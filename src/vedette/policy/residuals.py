@@ -6,8 +6,9 @@ them; and used from then on until another bundle is live. It permits or gives wa
 denial is always the full engine's. One difference, then or later in a sample, and no residual of
 the bundle answers any more. Nothing here is a cache: each question is evaluated.
 
-A residual stands for the full engine where that engine's word alone counts. Where a second engine
-must agree before a permit counts, the full engine is asked; replay and verification never meet one.
+A residual stands for the full engine where that engine's word alone counts. For what is outward or
+of high impact, and where a second engine must agree before a permit counts, the full engine is
+asked; replay and verification never meet one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from msgspec import Struct, field
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, check_request, evaluate_request
-from vedette.domain.ports.policy_engine import PolicyEngine, Residual, ResidualCompiler
+from vedette.domain.ports.policy_engine import (
+    MAX_QUESTION_BYTES,
+    PolicyEngine,
+    Residual,
+    ResidualCompiler,
+)
 from vedette.domain.ports.reasoner import Metrics
 
 # To make and compare one costs what it then spares in some 4,000 permits: who asks seldom has none.
@@ -32,8 +38,10 @@ THRESHOLD = 1000
 # Of what is asked until then the last are compared; so many more are drawn around them.
 _MOST_RECORDED = 24
 DRAWN = 600
-# Releases and tools beyond this are left to the full engine.
-_MOST_KEYS = 512
+# Of more (agent, release, tool) than these, the one that was asked least lately is forgotten.
+MOST_KEYS = 512
+# Knuth, The Art of Computer Programming 3, 6.4: 2**32 by the golden ratio, as an odd number.
+_MIX = 0x9E3779B1
 
 _Key = tuple[str, str, str]
 
@@ -55,7 +63,8 @@ class ResidualSet:
 
     `load_compiler` makes what makes them, on another thread. One permit in `one_in` is asked of
     the full engine too, which ones is a function of the question's bytes. After `threshold` permits
-    of a tool there is one to make. Then, and when all are refused, `on_event` is called.
+    of a tool there is one to make. Then, and when all are refused, `on_event` is called. At most
+    `most_keys` (agent, release, tool) are kept.
     """
 
     def __init__(
@@ -66,6 +75,7 @@ class ResidualSet:
         *,
         one_in: int,
         threshold: int = THRESHOLD,
+        most_keys: int = MOST_KEYS,
         on_event: Callable[[], object] = lambda: None,
     ) -> None:
         self._engine = engine
@@ -74,11 +84,14 @@ class ResidualSet:
         self._metrics = metrics
         self._one_in = one_in
         self.threshold = threshold
+        self._most_keys = most_keys
         self._on_event = on_event
         self._asked: dict[_Key, _Asked] = {}
         self._residuals: dict[_Key, Residual | None] = {}
         self._waiting: deque[_Key] = deque()
-        self._notes: list[str] = []
+        # Keys of both, in the order in which they were last asked.
+        self._used: dict[_Key, None] = {}
+        self._note = ""
         self.refusal: str | None = None
 
     @property
@@ -98,33 +111,39 @@ class ResidualSet:
             return f"refused, the full engine alone decides: {self.refusal}"
         made = f"{self.count} answer"
         without = sum(residual is None for residual in self._residuals.values())
-        return f"{made}, {without} could not be made: {self._notes[-1]}" if without else made
+        return f"{made}, {without} could not be made: {self._note}" if without else made
 
     def permit(self, request: Mapping[str, Any], raw: bytes) -> Decision | None:
         """Return the permit of a residual; None where the full engine is to be asked."""
-        residual = self._residuals.get(_key(request))
+        key = _key(request)
+        residual = self._residuals.get(key)
         if residual is None:
             return None
+        self._use(key)
         decision = residual.permit(raw)
         if decision is None:
             return None
-        if zlib.crc32(raw) % self._one_in == 0:
+        if _is_sampled(raw, self._one_in):
             right = evaluate_request(self._engine, raw)
             if right != decision:
-                self.refuse(f"{_name(_key(request))}: {_describe_difference(right)}")
+                self.refuse(f"{_name(key)}: {_describe_difference(right)}")
                 return None
         self._metrics.count("residual_permits")
         return decision
 
     def note(self, request: Mapping[str, Any], raw: bytes, decision: Decision) -> None:
-        """Note what the full engine decided, so that what is permitted often gets a residual."""
+        """Note what the full engine decided, so that what is permitted often gets a residual.
+
+        A question that is too long for any is none that one is made or compared by.
+        """
+        if self.refusal is not None or len(raw) > MAX_QUESTION_BYTES:
+            return
         key = _key(request)
-        if key in self._residuals or self.refusal is not None:
+        self._use(key)
+        if key in self._residuals:
             return
         asked = self._asked.get(key)
         if asked is None:
-            if len(self._asked) >= _MOST_KEYS:
-                return
             asked = self._asked[key] = _Asked()
         asked.recorded.append(raw)
         if decision.outcome != "permit":
@@ -141,6 +160,7 @@ class ResidualSet:
         self._residuals = dict.fromkeys(self._residuals)
         self._waiting.clear()
         self._asked.clear()
+        self._used.clear()
         self._metrics.count("residuals_refused")
         self._on_event()
 
@@ -149,6 +169,8 @@ class ResidualSet:
         if not self._waiting:
             return False
         key = self._waiting.popleft()
+        if key not in self._asked:
+            return True
         made = await asyncio.to_thread(self._make, key, *self._asked[key].copy())
         if self.refusal is None:
             self._adopt(key, made)
@@ -158,14 +180,26 @@ class ResidualSet:
         """Make and compare all that are to be made, on this thread."""
         while self._waiting:
             key = self._waiting.popleft()
+            if key not in self._asked:
+                continue
             self._adopt(key, self._make(key, *self._asked[key].copy()))
 
     def _adopt(self, key: _Key, made: Residual | str | None) -> None:
         if isinstance(made, str):
             self.refuse(made)
             return
-        self._residuals[key] = made
-        self._asked.pop(key, None)
+        if self._asked.pop(key, None) is not None:
+            self._residuals[key] = made
+
+    def _use(self, key: _Key) -> None:
+        """Count a key as asked last; forget the one that was asked least lately of too many."""
+        self._used.pop(key, None)
+        self._used[key] = None
+        if len(self._used) > self._most_keys:
+            oldest = next(iter(self._used))
+            del self._used[oldest]
+            self._asked.pop(oldest, None)
+            self._residuals.pop(oldest, None)
 
     def _make(self, key: _Key, permitted: bytes, recorded: list[bytes]) -> Residual | str | None:
         """Return a residual that was compared, why it is refused, or None if none can be made."""
@@ -177,12 +211,12 @@ class ResidualSet:
                 residual, self._engine, recorded, f"{self._engine.digest} {key}"
             )
         except Exception as error:  # whatever it is, the full engine decides
-            self._notes.append(f"{_name(key)}: {error}")
+            self._note = f"{_name(key)}: {error}"
             return None
         if difference is not None:
             return f"{_name(key)}: {difference}"
         if not compared:
-            self._notes.append(f"{_name(key)}: it permits nothing that was asked")
+            self._note = f"{_name(key)}: it permits nothing that was asked"
             return None
         return residual
 
@@ -260,16 +294,26 @@ class ResidualFactory:
             if live is None:
                 continue
             while live is self.live and await live.make_next():
-                self._metrics.gauge("residuals", live.count)
+                if live is self.live:  # another may have become live meanwhile
+                    self._metrics.gauge("residuals", live.count)
             if live.refusal is not None and told is not live:
                 told = live
-                self._metrics.gauge("residuals", 0)
+                if live is self.live:
+                    self._metrics.gauge("residuals", 0)
                 trouble(f"residuals of the policy are {live.state}")
 
 
 def _key(request: Mapping[str, Any]) -> _Key:
     subject = request["subject"]
     return subject["agent"], subject["release"], request["action"]["tool"]
+
+
+def _is_sampled(raw: bytes, one_in: int) -> bool:
+    """Say whether a permit is asked of the full engine too: a function of the question's bytes.
+
+    Not that of the second engine's sample, or both would always look at the same questions.
+    """
+    return ((zlib.crc32(raw) * _MIX & 0xFFFFFFFF) >> 8) % one_in == 0
 
 
 def _name(key: _Key) -> str:

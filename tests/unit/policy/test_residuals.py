@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.policy.test_gateway import PERMIT, Engine, action, situation
 
 from vedette.domain.bundle import Bundle
@@ -188,16 +191,85 @@ def test_no_residual_answers_where_a_second_engine_must_agree() -> None:
     # The test's tool is of high impact.
     record = decided(gateway)
     assert (record.engine, residual.asked, other.asked) == ("opa wasm/1.3", 0, record.request)
-    # Nobody else is there to be asked: the engine's word alone counts.
-    gateway.second_opinion = SecondOpinion(None, {}, metrics)
-    assert decided(gateway).engine == "opa wasm/1.3 residual"
+    # Nor where nobody else is there to be asked.
+    gateway.second_opinion = SecondOpinion(None, INWARD, metrics)
+    record = decided(gateway)
+    assert (record.engine, residual.asked) == ("opa wasm/1.3", 0)
 
 
 def test_after_a_difference_of_engines_all_permits_are_asked_of_both() -> None:
-    second = SecondOpinion(Engine(PERMIT), INWARD, Metrics())
-    assert not second.is_due(outward=False)
+    gateway, _, residual, _, metrics = made()
+    tool = replace(action().tool, high_impact=False)
+    inward = replace(action(), tool=tool)
+    other = Engine(PERMIT)
+    second = gateway.second_opinion = SecondOpinion(other, INWARD, metrics, one_in=10**9)
+    assert gateway.decide(inward, situation()).engine == "opa wasm/1.3 residual"
+    assert (residual.asked, other.asked) == (1, b"")
     second.has_differed = True
-    assert second.is_due(outward=False)
+    record = gateway.decide(inward, situation())
+    assert (record.engine, residual.asked, other.asked) == ("opa wasm/1.3", 1, record.request)
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+def asked_for(release: int) -> dict[str, Any]:
+    return {
+        "subject": {"agent": "desk", "release": str(release)}, "action": {"tool": "mail.send"},
+    }  # fmt: skip
+
+
+def test_of_many_releases_the_one_that_was_asked_least_lately_is_forgotten() -> None:
+    residuals = ResidualSet(
+        Wasm(PERMIT),
+        lambda: Compiler(Fixed(PERMIT)),
+        Metrics(),
+        one_in=10**9,
+        threshold=2,
+        most_keys=8,
+    )
+    decision = parse_decision(PERMIT)
+    raw = decided(Gateway(Wasm(PERMIT), 1)).request
+    # Keys that never come to the threshold do not keep out what comes after them.
+    for release in range(10):
+        residuals.note(asked_for(release), raw, decision)
+    for release in range(1000, 1020):
+        residuals.note(asked_for(release), raw, decision)
+        residuals.note(asked_for(release), raw, decision)
+        residuals.make_now()
+        assert residuals.permit(asked_for(1000), raw) == decision
+    assert residuals.count == 8
+    assert residuals.permit(asked_for(1001), raw) is None
+    assert residuals.permit(asked_for(1019), raw) == decision
+
+
+def test_a_question_too_long_for_a_residual_makes_none() -> None:
+    ready: list[int] = []
+    residuals = ResidualSet(
+        Wasm(PERMIT), lambda: Compiler(Fixed(PERMIT)), Metrics(), one_in=64, threshold=1,
+        on_event=lambda: ready.append(1),
+    )  # fmt: skip
+    residuals.note(asked_for(1), b"x" * 4097, parse_decision(PERMIT))
+    assert not ready
+    residuals.note(asked_for(1), b"x" * 4096, parse_decision(PERMIT))
+    assert ready
+
+
+def test_its_sample_is_not_the_second_engines() -> None:
+    engine, fixed, decision = Wasm(PERMIT), Fixed(PERMIT), parse_decision(PERMIT)
+    residuals = ResidualSet(engine, lambda: Compiler(fixed), Metrics(), one_in=8, threshold=1)
+    raw = decided(Gateway(Wasm(PERMIT), 1)).request
+    residuals.note(asked_for(1), raw, decision)
+    residuals.make_now()
+    found: Counter[tuple[bool, bool]] = Counter()
+    for number in range(6400):
+        other = b"%s %d" % (raw, number)
+        engine.count = 0
+        residuals.permit(asked_for(1), other)
+        found[engine.count == 1, zlib.crc32(other) % 8 == 0] += 1
+    assert 600 < found[True, True] + found[True, False] < 1000
+    # Of an eighth each, a 64th is in both.
+    assert 50 < found[True, True] < 150
 
 
 def test_memory_reads_are_the_engines() -> None:
@@ -219,6 +291,33 @@ def test_there_are_none_where_the_setting_says_so_or_another_engine_decides() ->
     assert on.set_live(BUNDLE, Engine(PERMIT)) is None
     assert on.state == "none: the full engine decides all"
     assert on.set_live(BUNDLE, Wasm(PERMIT)) is on.live is not None
+
+
+async def test_what_was_made_for_a_bundle_that_is_gone_is_not_counted() -> None:
+    metrics, engine, may_end = Metrics(), Wasm(PERMIT), threading.Event()
+    began, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    class Slow(Compiler):
+        def compile(self, request: Mapping[str, Any]) -> Fixed:
+            loop.call_soon_threadsafe(began.set)
+            may_end.wait(20)
+            return super().compile(request)
+
+    factory = ResidualFactory(lambda bundle: Slow(Fixed(PERMIT)), metrics, 10**9, threshold=1)
+    watching = asyncio.create_task(factory.watch(lambda trouble: None))
+    first = factory.set_live(BUNDLE, engine)
+    assert first is not None
+    decided(Gateway(engine, 1, residuals=first))
+    async with asyncio.timeout(20):
+        await began.wait()
+        second = factory.set_live(BUNDLE, engine)
+        assert second is not None
+        metrics.was_set.clear()
+        decided(Gateway(engine, 1, residuals=second))
+        may_end.set()
+        await metrics.was_set.wait()
+    watching.cancel()
+    assert (metrics.gauges["residuals"], second.count, first.count) == (1, 1, 1)
 
 
 async def test_a_running_fleet_makes_them_beside_the_line_and_tells_a_refusal() -> None:

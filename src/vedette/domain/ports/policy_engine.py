@@ -28,6 +28,11 @@ class PolicyEngine(Protocol):
         ...
 
 
+# Of a longer question the full engine decides, as its steps are bounded: what may be asked of one
+# question grows with its length, in loops with a power of it.
+MAX_QUESTION_BYTES = 4_096
+
+
 class Residual(Protocol):
     """The port that permits some of what a full engine permits: of one bundle, for one caller."""
 

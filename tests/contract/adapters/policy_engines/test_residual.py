@@ -21,7 +21,6 @@ from vedette.adapters.policy_engines.opa_wasm import WasmEngine
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
 from vedette.adapters.policy_engines.regorus.residual.code_writer import Unsupported
 from vedette.adapters.policy_engines.regorus.residual.compiler import (
-    MAX_QUESTION_BYTES,
     BundleCompiler,
     CompiledResidual,
     build_residual,
@@ -33,6 +32,7 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import check_request, evaluate_request
+from vedette.domain.ports.policy_engine import MAX_QUESTION_BYTES
 from vedette.policy.residuals import compare_residual
 
 Request = dict[str, Any]
@@ -189,6 +189,17 @@ def test_no_word_of_a_policy_is_read_as_python() -> None:
     planted = build_residual(modules, {}, entry, {}, {}, guarded=False)
     assert "planted" not in planted.source
     assert planted.evaluate({"x": 2}) is True
+
+
+def test_each_number_and_text_that_is_compared_with_is_a_literal() -> None:
+    text = (
+        'package vedette.gateway\n\ndecision if {\n\tinput.x == "a#b"\n'
+        '\tinput.y != "it\'s \\"q\\"\\n"\n\tinput.z > 41\n\tinput.z - -7 != 3\n}\n'
+    )
+    modules = read_modules(InterpreterEngine(bundle_of(text), {}).syntax_trees())
+    entry = ("vedette", "gateway", "decision")
+    found = build_residual(modules, {}, entry, {}, {}, guarded=False).literals
+    assert {"a#b", 'it\'s "q"\n', 41, 3} <= {*found}
 
 
 # --- steps --------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ permits or says nothing: then the full engine is asked.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,11 +22,9 @@ from vedette.adapters.policy_engines.regorus.syntax import Module, RulePath, rea
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, parse_decision
+from vedette.domain.ports.policy_engine import MAX_QUESTION_BYTES
 from vedette.policy.bundle_data import mount
 
-# Of a longer question the full engine decides, as its steps are bounded: what may be asked of one
-# question grows with its length, in loops with a power of it.
-MAX_QUESTION_BYTES = 4_096
 # Lines of one residual; the shipped ones have 800 to 1,100.
 MAX_LINES = 4_000
 
@@ -74,9 +72,6 @@ _NAMESPACE: dict[str, Any] = {
         "is_near_member", "near", "near_key", "pairs_of", "put", "values_of",
     )
 } | {operator.__name__: operator for operator in values.OPERATORS.values()}  # fmt: skip
-# Numbers and texts of the source, but for slots and comments.
-_SKIPPED = re.compile(r"c\[\d+\]|^EMPTY = .*|#.*", re.MULTILINE)
-_LITERAL = re.compile(r"(?<![\w'\"])-?\d+\b|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 
 
 class CompiledResidual:
@@ -97,10 +92,7 @@ class CompiledResidual:
     @property
     def literals(self) -> tuple[int | str, ...]:
         """Return the numbers and texts in its source and constants."""
-        found: dict[int | str, None] = {}
-        for text in _LITERAL.findall(_SKIPPED.sub("", self.source)):
-            value = text[1:-1] if text[0] in "'\"" else int(text)
-            found[value] = None
+        found = dict.fromkeys(_find_literals(ast.parse(self.source)))
         left = list(self.constants)
         while left:
             each = left.pop()
@@ -231,6 +223,22 @@ def _write_comparison(at: str, value: Any, constants: list[Any]) -> list[str]:
             f"    if type(v) is not list or v != K{len(constants) - 1}: return False",
         ]
     raise Unsupported("a known field that is no text, number, truth value or list of texts")
+
+
+def _find_literals(tree: ast.AST) -> Iterator[int | str]:
+    """Yield numbers and texts of source, but for slots and the names of functions."""
+    if isinstance(tree, ast.Subscript) and getattr(tree.value, "id", "") in ("c", "BUILTINS"):
+        return
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        if isinstance(tree.operand, ast.Constant) and isinstance(tree.operand.value, int):
+            yield -tree.operand.value
+        return
+    if isinstance(tree, ast.Constant) and not isinstance(tree.value, bool):
+        if isinstance(tree.value, int | str):
+            yield tree.value
+        return
+    for each in ast.iter_child_nodes(tree):
+        yield from _find_literals(each)
 
 
 def _find(request: Mapping[str, Any], path: Path) -> Any:
