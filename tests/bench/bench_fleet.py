@@ -182,10 +182,16 @@ gauge_keeper:
 """
 
 LIMITS = "    gauge_keeper: {minute: 100000000, hour: 100000000, day: 1000000000}\n"
+INWARD = "  inward: [mark.write]\n"
 
 
-def write_content(root: Path, *, tool: str = "async", kind: str = "acting") -> None:
-    """Write the content folder of the bench fleet for a kind of load: agents, memory, policies."""
+def write_content(
+    root: Path, *, tool: str = "async", kind: str = "acting", inward: bool = False
+) -> None:
+    """Write the content folder of the bench fleet for a kind of load: agents, memory, policies.
+
+    Policy calls its tool outward unless `inward`: of what is outward there is no residual.
+    """
     agent = root / "agents" / AGENT
     agent.mkdir(parents=True)
     (agent / "__init__.py").touch()
@@ -200,14 +206,14 @@ def write_content(root: Path, *, tool: str = "async", kind: str = "acting") -> N
     (bank / "bank.yaml").write_text(BANK_YAML)
     for name, text in (_text_memories() if kind == "text" else MEMORIES).items():
         (bank / f"{name}.md").write_text(MEMORY_MD.format(name=name, text=text))
-    _write_policies(root / "policies")
+    _write_policies(root / "policies", GRANT + INWARD if inward else GRANT)
 
 
-def _write_policies(to: Path) -> None:
+def _write_policies(to: Path, grant: str) -> None:
     """Copy the shipped policies and add the agent's grant and limits to their data."""
     shutil.copytree(checkout() / "policies", to)
     grants = to / "grants" / "data.yaml"
-    grants.write_text(grants.read_text(encoding="utf-8") + GRANT, encoding="utf-8")
+    grants.write_text(grants.read_text(encoding="utf-8") + grant, encoding="utf-8")
     limits = to / "limits" / "data.yaml"
     text = limits.read_text(encoding="utf-8")
     before, mark, after = text.partition("confidence_milli:\n")

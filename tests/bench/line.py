@@ -148,7 +148,7 @@ def open_bench_fleet(folder: Path, load: Load, database: Database | None = None)
     if load.store not in STORES:
         raise SystemExit(f"line: no store {load.store!r}; there are: {', '.join(STORES)}")
     content = folder / "content"
-    write_content(content, tool=load.tool, kind=load.kind)
+    write_content(content, tool=load.tool, kind=load.kind, inward=load.residual)
     targets = {"marks": {"kind": "file", "path": str(marks_file(folder))}}
     store = None
     if load.store == "postgresql":

@@ -24,7 +24,7 @@ THRESHOLD = 3
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetHarness:
     monkeypatch.setenv("VEDETTE_OPA", find_opa())
     content = tmp_path / "content"
-    write_content(content)
+    write_content(content, inward=True)
     targets = {"marks": {"kind": "file", "path": str(marks_file(tmp_path))}}
     edges = Deployment(policy=PolicyPlan(residual=True))
     return FleetHarness(tmp_path, content=content, targets=targets, edges=edges)
