@@ -14,6 +14,7 @@ from vedette.domain.budget import DAY_US, HOUR_US
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
+from vedette.domain.spend import SpendTotal
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -114,6 +115,12 @@ async def test_promise_07_agents_share_what_the_fleet_has_and_a_clock_set_back_m
         await fleet.send(job("late", send_proposal("late"), key="late"))
         await fleet.wait_until_idle()
         assert len(world.calls) == 7
+
+
+def test_promise_07_a_worker_whose_clock_is_behind_finds_no_room_in_what_was_spent_later() -> None:
+    spent = SpendTotal()
+    spent.add(5 * HOUR_US, 7)
+    assert [spent.amount_at("hour", hour * HOUR_US) for hour in (2, 5, 6)] == [7, 7, 0]
 
 
 async def test_promise_07_64_at_once_hold_the_ceiling_exactly(
