@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 from tests.bench.calibrate import calibrate
+from tests.bench.databases import following
 from tests.bench.flat_fill import Filler
 from tests.bench.flat_fleet import open_flat_fleet
 from tests.bench.flat_plot import plot
@@ -127,19 +128,21 @@ async def measure(plan: Plan, size: int) -> dict[str, Any]:
         await fleet.wait_until_idle(120)
         open_s, opened_mb = time.monotonic() - began, memory_mb()
         entries, epoch = fleet.app.store.ledger.last_seq(), fleet.app.store.cluster.epoch
-        waiting = _waiting(fleet)
         load = plan.load(size)
         warm = replace(load, events=2 * plan.keys)
-        await put_through(fleet, marks, named(f"warm-{epoch}-", warm), warm)
-        peak = [memory_mb()]
-        watching = asyncio.create_task(_watch(peak))
-        rounds = [
-            await put_through(fleet, marks, named(f"{epoch}-{number}-", load), load)
-            for number in range(ROUNDS)
-        ]
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        # As `vedette run` has it: the read model is made by a process beside this one.
+        async with following(fleet.app):
+            waiting = _waiting(fleet)
+            await put_through(fleet, marks, named(f"warm-{epoch}-", warm), warm)
+            peak = [memory_mb()]
+            watching = asyncio.create_task(_watch(peak))
+            rounds = [
+                await put_through(fleet, marks, named(f"{epoch}-{number}-", load), load)
+                for number in range(ROUNDS)
+            ]
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
     best = min(rounds, key=lambda each: each.cpu_us)
     return asdict(
         Size(

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from tests.bench.bench_fleet import readings
 from tests.bench.calibrate import Calibration, calibrate
+from tests.bench.databases import following
 from tests.bench.line import Load, Offer, open_bench_fleet
 from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.target import happened, marks_file
@@ -97,9 +98,12 @@ async def put_through(
 
 
 async def measure(folder: Path, load: Load, *, workers: bool) -> Through:
-    """Run the bench fleet below `folder` at the load's pace, after two rounds over all keys."""
+    """Run the bench fleet below `folder` at the load's pace, after two rounds over all keys.
+
+    With a follower of the read model beside it, as `vedette run` has one.
+    """
     fleet = open_bench_fleet(folder, replace(load, isolated=workers))
-    async with fleet:
+    async with fleet, following(fleet.app):
         warm = replace(load, events=2 * load.keys, rate=0.0)
         await put_through(fleet, marks_file(folder), named("w", warm), warm)
         # As `vedette run` does once its fleet is up.
