@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from vedette.domain.event import ENVELOPE, Event
 from vedette.testing.harness import checkout
 
@@ -236,6 +238,15 @@ def readings(
             SOURCE, f"r{number}", "bench.reading", f"gauge-{number % keys}", None,
             data, vouched=ENVELOPE,
         )  # fmt: skip
+
+
+def warm_readings(keys: int, *, size: int = 1000, kind: str = "acting") -> list[Event]:
+    """Return two rounds over all keys, under names of their own: what goes before is not measured.
+
+    They load modules and fill recall, as in a fleet that has been up for a while.
+    """
+    made = readings(2 * keys, keys=keys, size=size, seed=2, kind=kind)
+    return [replace(event, id=f"w{event.id}") for event in made]
 
 
 def find_acting(events: Iterable[Event], kind: str) -> set[str]:

@@ -27,7 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.bench.bench_fleet import AGENT, KINDS, find_acting, readings, write_content
+from tests.bench.bench_fleet import (
+    AGENT,
+    KINDS,
+    find_acting,
+    readings,
+    warm_readings,
+    write_content,
+)
 from tests.bench.calibrate import Calibration, calibrate
 from tests.bench.databases import Database, Follower, following, own_database, store_plan
 from tests.bench.machine import CpuTimes, described, percentile
@@ -287,9 +294,7 @@ async def measure(
         database = own_database()
     server = database.server if database else 0
     events = list(readings(load.events, keys=load.keys, size=load.size, kind=load.kind))
-    warm = list(readings(2 * load.keys, keys=load.keys, size=load.size, seed=2, kind=load.kind))
-    warm = [Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
-            for e in warm]  # fmt: skip
+    warm = warm_readings(load.keys, size=load.size, kind=load.kind)
     acting = find_acting([*warm, *events], load.kind)
     residual_state = "no residuals"
     async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app) as follower:

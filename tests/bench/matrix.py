@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.bench.bench_fleet import KINDS
 from tests.bench.databases import Database, find_server, fresh
-from tests.bench.peers.environment import ROOT
 from tests.bench.peers.rounds import database_options, run_driver
+from tests.said import ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,22 +22,18 @@ from statistics import median
 from typing import Any
 
 from tests.bench import writer_replay
-from tests.bench.bench_fleet import KINDS, readings
+from tests.bench.bench_fleet import KINDS, readings, warm_readings
 from tests.bench.line import Load, Offer, open_bench_fleet
 from tests.bench.machine import described
-from tests.bench.peers.environment import ROOT
+from tests.said import ROOT
 
-from vedette.domain.event import Event
 from vedette.store.sqlite.online_backup import copy_database
 
 
 async def record(folder: Path, load: Load) -> None:
     """Put the load's events through the line; leave what the writer was given in `folder`."""
     events = list(readings(load.events, keys=load.keys, size=load.size, kind=load.kind))
-    warm = [
-        Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
-        for e in readings(2 * load.keys, keys=load.keys, size=load.size, seed=2, kind=load.kind)
-    ]
+    warm = warm_readings(load.keys, size=load.size, kind=load.kind)
     async with open_bench_fleet(folder / "fleet", load) as fleet:
         await Offer(fleet.app, Load(events=len(warm))).all(warm)
         await fleet.wait_until_idle()

@@ -17,8 +17,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,12 +127,19 @@ def kill_at_point(testbed: Testbed, draw: random.Random, result: Result) -> list
     return driver.acks
 
 
-def kill_any_time(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
-    """An owner is killed from outside, whatever it does just then."""
+@contextmanager
+def running_owner(testbed: Testbed, draw: random.Random, at_most_s: float) -> Iterator[Driver]:
+    """Have an owner of all shards that has been at work for a while when the block begins."""
     with drivers(testbed.plan_of(groups=10_000)) as (driver,):
         if driver.wait_ready():
             driver.go()
-            time.sleep(draw.uniform(0.0, 1.5))
+            time.sleep(draw.uniform(0.0, at_most_s))
+        yield driver
+
+
+def kill_any_time(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
+    """An owner is killed from outside, whatever it does just then."""
+    with running_owner(testbed, draw, 1.5) as driver:
         driver.send(signal.SIGKILL)
         driver.wait()
     return driver.acks
@@ -169,10 +176,7 @@ def kill_broker(testbed: Testbed, draw: random.Random, result: Result) -> list[A
 
 def kill_both(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """Owner and broker are killed, one soon after the other."""
-    with drivers(testbed.plan_of(groups=10_000)) as (driver,):
-        if driver.wait_ready():
-            driver.go()
-            time.sleep(draw.uniform(0.0, 1.5))
+    with running_owner(testbed, draw, 1.5) as driver:
         kills: list[Callable[[], None]] = [testbed.broker.kill, lambda: driver.send(signal.SIGKILL)]
         draw.shuffle(kills)
         kills[0]()
@@ -185,10 +189,7 @@ def kill_both(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack
 
 def kill_server(testbed: Testbed, draw: random.Random, result: Result) -> list[Ack]:
     """PostgreSQL crashes under an owner, that ends; both are there again after."""
-    with drivers(testbed.plan_of(groups=10_000)) as (driver,):
-        if driver.wait_ready():
-            driver.go()
-            time.sleep(draw.uniform(0.0, 1.0))
+    with running_owner(testbed, draw, 1.0) as driver:
         testbed.server.crash()
         testbed.server.restart()
         driver.wait()

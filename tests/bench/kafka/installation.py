@@ -17,13 +17,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench.environments import install_lock
 from tests.said import ROOT
 
 HERE = Path(__file__).parent
@@ -157,26 +157,9 @@ def _bring(jars: Sequence[Jar], folder: Path) -> None:
         raise InstallationError(f"Maven did not bring the jars: {done.stdout[-2000:]}")
 
 
-def client_python(home: Path = ROOT / ".tools" / "kafka-client") -> Path:
-    """Return the client's interpreter, made now if the lock or ours has changed since.
-
-    Raises InstallationError with what uv said if it cannot be made.
-    """
-    found, stamp = home / "bin" / "python", home / "installed"
-    base = f"{sys.base_prefix} {sys.version_info[:3]}"
-    wanted = hashlib.sha256(LOCK.read_bytes() + base.encode()).hexdigest()
-    if found.exists() and stamp.exists() and stamp.read_text() == wanted:
-        return found
-    stamp.unlink(missing_ok=True)
-    uv = str(ROOT / "tools" / "uv")
-    for command in (
-        [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(home)],
-        # Wheels only: what a source archive needs for its build is not in the lock, so not pinned.
-        [uv, "pip", "sync", "--quiet", "--python", str(found), "--require-hashes", "--no-build",
-         str(LOCK)],
-    ):  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-        if done.returncode:
-            raise InstallationError(f"the client cannot be installed: {done.stderr[-2000:]}")
-    stamp.write_text(wanted)
-    return found
+def client_python() -> Path:
+    """Return the client's interpreter, made now if need be. Raises InstallationError."""
+    try:
+        return install_lock(LOCK, ROOT / ".tools" / "kafka-client")
+    except RuntimeError as error:
+        raise InstallationError(str(error)) from error

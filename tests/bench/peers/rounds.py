@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.databases import Database
-from tests.bench.peers.environment import ROOT
+from tests.said import ROOT
 
 TIMEOUT_S = 600
 _SPINS = 10_000_000
