@@ -53,10 +53,6 @@ class _Asked(Struct):
     recorded: deque[bytes] = field(default_factory=lambda: deque(maxlen=_MOST_RECORDED))
     permitted: bytes = b""
 
-    def copy(self) -> tuple[bytes, list[bytes]]:
-        """Return the last that was permitted, and it with the others, for another thread."""
-        return self.permitted, [self.permitted, *self.recorded]
-
 
 class ResidualSet:
     """The residuals of one bundle, beside the full engine that it is loaded in.
@@ -166,23 +162,27 @@ class ResidualSet:
 
     async def make_next(self) -> bool:
         """Make and compare the next residual on another thread; say whether there was one."""
-        if not self._waiting:
+        found = self._take_waiting()
+        if found is None:
             return False
-        key = self._waiting.popleft()
-        if key not in self._asked:
-            return True
-        made = await asyncio.to_thread(self._make, key, *self._asked[key].copy())
+        made = await asyncio.to_thread(self._make, *found)
         if self.refusal is None:
-            self._adopt(key, made)
+            self._adopt(found[0], made)
         return True
 
     def make_now(self) -> None:
         """Make and compare all that are to be made, on this thread."""
+        while (found := self._take_waiting()) is not None:
+            self._adopt(found[0], self._make(*found))
+
+    def _take_waiting(self) -> tuple[_Key, bytes, list[bytes]] | None:
+        """Take the next key whose residual is to be made, with what was permitted, and asked."""
         while self._waiting:
             key = self._waiting.popleft()
-            if key not in self._asked:
-                continue
-            self._adopt(key, self._make(key, *self._asked[key].copy()))
+            asked = self._asked.get(key)
+            if asked is not None:  # else it was forgotten meanwhile
+                return key, asked.permitted, [asked.permitted, *asked.recorded]
+        return None
 
     def _adopt(self, key: _Key, made: Residual | str | None) -> None:
         if isinstance(made, str):

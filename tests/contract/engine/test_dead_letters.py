@@ -29,7 +29,7 @@ from vedette.ledger.history.dead_letters import (
 )
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.ledger_entry import to_ledger_entry
-from vedette.ledger.history.projection import fold_entries
+from vedette.ledger.history.projection import Projection
 from vedette.store import dead_letters as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -145,7 +145,9 @@ def view_agrees(fleet: FleetHarness) -> None:
     store: Any = fleet.app.store
     assert list(store.ledger.row_mismatches()) == []
     walked = store.ledger.walk()
-    rows = fold_entries(to_ledger_entry(seq, raw) for seq, raw, _, _ in walked)
+    projection = Projection()
+    projection.add_entries(to_ledger_entry(seq, raw) for seq, raw, _, _ in walked)
+    rows = projection.rows
     by_place = {
         name: number
         for name, number in rows[("agent", "worker")].data.items()

@@ -109,13 +109,9 @@ class Projection:
         self._events = self._woke_nobody = self._last_accepted = 0
         self._examples: dict[str, tuple[int, str]] = {}
 
-    def forget(self, *, runs: bool = True) -> None:
-        """Forget every row: what was folded may not stand, or somebody else may write.
-
-        What stands of a run (`runs` False) still holds if the next entry has the next number.
-        """
-        if runs:
-            self.runs.clear()
+    def forget(self) -> None:
+        """Forget everything: what was folded may not stand, or somebody else may write."""
+        self.runs.clear()
         self.rows.clear()
         self.changed_keys.clear()
         self.dropped_keys.clear()
@@ -127,6 +123,13 @@ class Projection:
     def first_minute(self) -> int:
         """Return the oldest minute that is kept."""
         return self.newest_minute - KEEP_MINUTES
+
+    def drop_old_minutes(self) -> None:
+        """Drop rows of minutes that are not kept, where all rows are in memory."""
+        first, self.has_new_minute = self.first_minute, False
+        self.rows = {
+            key: row for key, row in self.rows.items() if key[0] != "minute" or row.sort >= first
+        }
 
     def add_entries(self, entries: Iterable[LedgerEntry]) -> None:
         """Fold entries, in the order of the ledger."""
@@ -423,14 +426,6 @@ _HANDLERS: Mapping[str, Callable[[Projection, LedgerEntry], None]] = {
     "budget.alerted": lambda view, entry: view.count_limit(entry, "alerted"),
     "budget.refused": lambda view, entry: view.count_limit(entry, "refused"),
 }
-
-
-def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
-    """Return all rows of the projection that entries come to, from the ledger's first entry on."""
-    view = Projection()
-    view.add_entries(entries)
-    first = view.first_minute
-    return {k: row for k, row in view.rows.items() if k[0] != "minute" or row.sort >= first}
 
 
 # --- how entries move one action: its decision, its hold, its effect ------------------------------

@@ -81,8 +81,8 @@ def _create_view(database: PostgresDatabase) -> None:
     """Make the read model's tables; those of another program go, as the entries have it all."""
     ((there,),) = database.rows("SELECT to_regclass('view_state') IS NOT NULL")
     if there:
-        ((found,),) = database.rows("SELECT schema FROM view_state")
-        if found == VIEW_SCHEMA:
+        found = database.rows("SELECT schema FROM view_state")
+        if found and found[0][0] == VIEW_SCHEMA:
             return
         database.execute_script("DROP TABLE view_row, view_list, view_entry, view_state")
     database.execute_script(translate_tables(VIEW_TABLES))

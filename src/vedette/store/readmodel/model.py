@@ -138,10 +138,8 @@ class ViewWriter:
             and batches.mark_at(state[0]) == state[1]
         ):
             return False
-        view = self._view
         hit_failpoint("view:before")
-        try:
-            view.begin()
+        with self._transaction():
             reached = self._take_up()
             batch = batches.read(reached, limit)
             if batch is not None:
@@ -149,20 +147,20 @@ class ViewWriter:
                 self._index.write(batch.entries)
                 self._write_state(batch.last, batch.mark)
             hit_failpoint("view:mid")
-            view.commit()
-        except BaseException:
-            self._forget()
-            view.rollback()
-            raise
         hit_failpoint("view:after")
         return batch is not None
 
     def clear(self) -> None:
         """Empty the model, up to what the store keeps of archived entries."""
+        with self._transaction():
+            self._begin_anew()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         view = self._view
         try:
             view.begin()
-            self._begin_anew()
+            yield
             view.commit()
         except BaseException:
             self._forget()
@@ -279,7 +277,7 @@ class ReadModel:
 
     def is_followed(self) -> bool:
         """Say whether somebody holds the lock: a follower as a rule, or a reader that folds."""
-        return self._attempt(lambda: self._home.is_locked())
+        return self._attempt(self._home.is_locked)
 
     def rebuild(self) -> int:
         """Make the model anew from the entries, beside whoever follows; return how many rows."""

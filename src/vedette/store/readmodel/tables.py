@@ -35,14 +35,42 @@ _COLUMNS = ("version", "sort", "data")
 _ALL = "SELECT name, id, version, sort, data FROM view_row ORDER BY name, id"
 
 
+class EarlierEntries:
+    """The entries of runs that go on in a batch and are not in memory: read once for each batch."""
+
+    def __init__(self, batches: EntryBatches) -> None:
+        self._batches = batches
+        self._of_run: dict[str, list[LedgerEntry]] = {}
+
+    def read(self, entries: Sequence[LedgerEntry], view: Projection) -> None:
+        """Read those of the runs in a batch that a projection does not know."""
+        last: dict[str, int] = {}
+        wanted: dict[str, tuple[int, str]] = {}
+        for entry in entries:
+            run, n = entry.run, entry.n
+            if run is not None and entry.about is not None:
+                known = last.get(run) or (view.runs[run]["n"] if run in view.runs else 0)
+                if n > 1 and known != n - 1:
+                    wanted.setdefault(run, (entry.about, entry.agent))
+                last[run] = n
+        self._of_run.clear()
+        if wanted:
+            for run, entry in self._batches.of_runs(wanted.values(), entries[0].seq):
+                if run in wanted:
+                    self._of_run.setdefault(run, []).append(entry)
+
+    def __call__(self, run: str, about: int | None, before: int) -> list[LedgerEntry]:
+        """Return a run's entries before the batch; none if asked again, when it is in memory."""
+        return self._of_run.pop(run, [])
+
+
 class ReadTables:
     """The rows of one read model. Only for who writes them, in its transaction."""
 
     def __init__(self, database: Database, batches: EntryBatches) -> None:
         self._database = database
-        self._batches = batches
-        self._projection = Projection(self._fetch, self._earlier_entries)
-        self._earlier: dict[str, list[LedgerEntry]] = {}
+        self._earlier = EarlierEntries(batches)
+        self._projection = Projection(self._fetch, self._earlier)
 
     def forget(self) -> None:
         """Forget what is in memory."""
@@ -53,9 +81,8 @@ class ReadTables:
         view = self._projection
         if len(view.rows) > _CACHE_ROWS or len(view.runs) > _CACHE_ROWS:
             view.forget()
-        self._earlier = find_earlier(self._batches, entries, view)
+        self._earlier.read(entries, view)
         view.add_entries(entries)
-        self._earlier.clear()
         many = self._database.execute_many
         if view.dropped_keys:
             many(_DROP, sorted(view.dropped_keys))
@@ -77,30 +104,6 @@ class ReadTables:
         rows = self._database.rows(sql, key)
         return _row(*rows[0]) if rows else None
 
-    def _earlier_entries(self, run: str, about: int | None, before: int) -> list[LedgerEntry]:
-        return self._earlier.pop(run, [])
-
-
-def find_earlier(
-    batches: EntryBatches, entries: Sequence[LedgerEntry], view: Projection
-) -> dict[str, list[LedgerEntry]]:
-    """Return the earlier entries of runs that go on in `entries` and that `view` does not know."""
-    last: dict[str, int] = {}
-    wanted: dict[str, tuple[int, str]] = {}
-    for entry in entries:
-        run, n = entry.run, entry.n
-        if run is not None and entry.about is not None:
-            known = last.get(run) or (view.runs[run]["n"] if run in view.runs else 0)
-            if n > 1 and known != n - 1:
-                wanted.setdefault(run, (entry.about, entry.agent))
-            last[run] = n
-    found: dict[str, list[LedgerEntry]] = {}
-    if wanted:
-        for run, entry in batches.of_runs(wanted.values(), entries[0].seq):
-            if run in wanted:
-                found.setdefault(run, []).append(entry)
-    return found
-
 
 # --- made again, to be kept or compared -----------------------------------------------------------
 
@@ -110,13 +113,10 @@ class RowFold:
 
     def __init__(self, batches: EntryBatches) -> None:
         self._batches = batches
-        self._view = Projection(earlier_entries=self._earlier_entries)
-        self._earlier: dict[str, list[LedgerEntry]] = {}
+        self._earlier = EarlierEntries(batches)
+        self._view = Projection(earlier_entries=self._earlier)
         self.reached = batches.base_seq()
         self._view.rows = batches.base_rows() if self.reached else {}
-
-    def _earlier_entries(self, run: str, about: int | None, before: int) -> list[LedgerEntry]:
-        return self._earlier.pop(run, [])
 
     def slices(self, upto: int) -> Iterator[None]:
         """Fold all entries up to one; yields now and then, so that it can be broken off.
@@ -129,17 +129,11 @@ class RowFold:
             part = [entry for entry in batch.entries if entry.seq <= upto]
             if not part:
                 return
-            self._earlier = find_earlier(self._batches, part, view)
+            self._earlier.read(part, view)
             view.add_entries(part)
-            self._earlier.clear()
             self.reached = part[-1].seq
             if view.has_new_minute:
-                first, view.has_new_minute = view.first_minute, False
-                view.rows = {
-                    key: row
-                    for key, row in view.rows.items()
-                    if key[0] != "minute" or row.sort >= first
-                }
+                view.drop_old_minutes()
             yield
 
     def values(self) -> dict[Key, tuple[Any, ...]]:
