@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import gc
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -326,8 +325,8 @@ async def measure(
     acting &= {event.id for event in events}
     # The follower is told by itself; without isolation nobody else works for the line.
     children = max(0.0, spent.cpu.children - spent.follower_s) if load.isolated else 0.0
-    if server and psutil.Process(server).ppid() == os.getpid():
-        # A server that this process started is a child of its own, and counted by itself.
+    if server in (child.pid for child in psutil.Process().children(recursive=True)):
+        # A server that this process had started is counted by itself.
         children = max(0.0, children - spent.server_s)
     return Measured(
         events_per_s=load.events / spent.seconds,

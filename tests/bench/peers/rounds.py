@@ -6,17 +6,16 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.bench.databases import Database
+from tests.bench.spin import empty_turn_ns
 from tests.said import ROOT
 
 TIMEOUT_S = 600
-_SPINS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +84,6 @@ HEAD = (
 )
 
 
-def spin_ns() -> float:
-    """Return what a turn of an empty loop takes now, in ns of wall time."""
-    began = time.perf_counter_ns()
-    for _ in range(_SPINS):
-        pass
-    return (time.perf_counter_ns() - began) / _SPINS
-
-
 def peer_round(
     peer: Peer,
     variant: str,
@@ -131,7 +122,7 @@ def database_options(database: Database | None) -> list[str]:
 def _measured(
     name: str, variant: str, concurrency: int, events: int, command: Sequence[str]
 ) -> Round:
-    spin = spin_ns()
+    spin = empty_turn_ns()
     try:
         figures = run_driver(command)
     except RuntimeError as error:
