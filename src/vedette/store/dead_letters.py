@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import orjson
+
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.entry import Draft
 from vedette.domain.ports.command_store import DeadLetterResult
@@ -15,6 +17,7 @@ from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import read_actions, read_run
+from vedette.store.stored_entries import EntryReader
 from vedette.store.write_buffer import WriteBuffer
 
 # The rule written into the actions that ended when their run became a dead letter.
@@ -106,14 +109,12 @@ def reopen_action(row: ActionRow) -> None:
 
 def _missing_content(database: Database, run: Run) -> str:
     """Return what a run would need and the store has no more."""
-    if not database.rows("SELECT 1 FROM body WHERE seq=?", (run.position,)):
+    entries = EntryReader(database)
+    if not entries.has_content(run.position):
         return "its content was erased"
     if run.turn:
-        sql = (
-            "SELECT COUNT(*) FROM entry e JOIN body b ON b.seq=e.seq "
-            "WHERE e.about=? AND e.agent=? AND e.kind='turn.reasoned'"
-        )
-        ((turns,),) = database.rows(sql, (run.position, run.agent))
-        if turns < run.turn:
+        turns = entries.of_events([run.position], kinds=("turn.reasoned",))
+        of_run = [one for one in turns if orjson.loads(one.raw).get("agent") == run.agent]
+        if sum(one.data is not None for one in of_run) < run.turn:
             return "its recorded turns were erased or archived"
     return ""

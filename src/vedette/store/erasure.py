@@ -19,26 +19,18 @@ from vedette.domain.erasure import ErasureResult, ErasureSurvey, ErasureTarget
 from vedette.domain.hold import FINAL_STATES, transition
 from vedette.domain.memory_state import PROPOSED, TRANSITIONS, LedgerMemory
 from vedette.domain.run import ActionRow, Run
-from vedette.store import read_archived_memories
+from vedette.store import read_archived_memories, stored_entries
 from vedette.store.dead_letters import MOVE_RUN
 from vedette.store.dialect import Database, Row
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import read_meta
 from vedette.store.row_mapper import find_position, read_actions, select_runs
-from vedette.store.schema import IS_RARE
+from vedette.store.segment import StoredEntry
 from vedette.store.states import find_unkept
+from vedette.store.stored_entries import EntryReader, kind_of
 from vedette.store.write_buffer import WriteBuffer
 
-_FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
-_CORRECTED = f"SELECT bytes FROM entry WHERE about=? AND kind='{read_archived_memories.CORRECTED}'"
-_OF_MEMORY = (
-    "SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq "
-    f"WHERE e.about=? AND (e.seq=? OR e.kind='{PROPOSED}')"
-)
 _POSSIBLE_EFFECTS = ("intended", "started", "unknown")
-_MOVES = ",".join(f"'{kind}'" for kind in TRANSITIONS)
-# With the words of the index, so that it is used.
-_MOVED = f"SELECT bytes FROM entry WHERE kind IN ({_MOVES}) AND {IS_RARE} AND seq>?"
 
 
 def erase_content(
@@ -155,7 +147,8 @@ def erase_memories(
     a promotion say, nothing goes, as its retention may count anew. Under whose name it was goes
     too, unless something else of it is left.
     """
-    moved = {orjson.loads(raw)["memory"] for (raw,) in database.rows(_MOVED, (upto,))}
+    moves = EntryReader(database, content=False).rare(list(TRANSITIONS), after=upto)
+    moved = {orjson.loads(one.raw)["memory"] for one in moves}
     seqs = {one.seq for one in old if one.name not in moved}
     rows = list(_bodies_at(database, seqs).values())
     if not rows:
@@ -171,17 +164,21 @@ def clear_subjects(database: Database, abouts: Iterable[int]) -> None:
     While something is remembered of it, whoever it is about can still have it erased.
     """
     remembered = {about for _, _, about in read_archived_memories.entries_with_body(database)}
+    entries = EntryReader(database)
     gone = [
         (about,)
         for about in sorted(set(abouts) - remembered)
-        if not database.rows(_OF_MEMORY, (about, about))
+        if not any(
+            one.data is not None and (one.seq == about or kind_of(one.raw) == PROPOSED)
+            for one in entries.of_events([about])
+        )
     ]
     database.execute_many("UPDATE event SET subject=NULL WHERE seq=?", gone)
     database.execute_many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
 
 
 def _delete(database: Database, rows: Collection[Row]) -> None:
-    database.execute_many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    stored_entries.erase_content(database, [row[0] for row in rows])
     read_archived_memories.erase_bodies(database, rows)
 
 
@@ -214,10 +211,12 @@ def _find_copies(database: Database, places: Collection[int]) -> set[int]:
             database, (read_archived_memories.CORRECTED,)
         )
     ]
+    entries = EntryReader(database, content=False)
     found, open = set(places), sorted(places)
     while open:
         about = open.pop()
-        told = [orjson.loads(raw) for (raw,) in database.rows(_CORRECTED, (about,))]
+        corrected = entries.of_events([about], kinds=(read_archived_memories.CORRECTED,))
+        told = [orjson.loads(one.raw) for one in corrected]
         told += [one for one in archived if one.get("about") == about]
         led = {find_position(database, one["what"]) for one in told if "what" in one}
         led |= set(_find_undos(database, about))
@@ -245,16 +244,18 @@ def _find_undos(database: Database, about: int) -> Iterator[int]:
 def _bodies_about(database: Database, abouts: Collection[int]) -> dict[int, Row]:
     """Return (seq, entry bytes, about) of all content that belongs to these positions, by seq."""
     rows = [row for row in read_archived_memories.entries_with_body(database) if row[2] in abouts]
-    for about in sorted(abouts):
-        rows += database.rows(f"{_FOUND} e.about=?", (about,))
+    rows += _with_content(EntryReader(database).of_events(abouts))
     return {row[0]: row for row in rows}
 
 
 def _bodies_at(database: Database, seqs: Collection[int]) -> dict[int, Row]:
     rows = [row for row in read_archived_memories.entries_with_body(database) if row[0] in seqs]
-    for seq in sorted(seqs):
-        rows += database.rows(f"{_FOUND} b.seq=?", (seq,))
+    rows += _with_content(EntryReader(database).find_all(seqs).values())
     return {row[0]: row for row in rows}
+
+
+def _with_content(entries: Iterable[StoredEntry]) -> list[Row]:
+    return [(one.seq, one.raw, one.about) for one in entries if one.data is not None]
 
 
 def _open_runs(database: Database, abouts: Iterable[int]) -> list[Run]:

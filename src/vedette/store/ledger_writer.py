@@ -9,7 +9,6 @@ about to commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from vedette.domain.base import machine
 from vedette.domain.base.canonical import SALT_BYTES, salted_digest
@@ -27,13 +26,12 @@ from vedette.ledger.merkle import (
 )
 from vedette.store.dialect import Database
 from vedette.store.meta import FRONTIER, UPSERT_META
+from vedette.store.schema import LINE_KINDS
+from vedette.store.segment import StoredEntry
+from vedette.store.stored_entries import write_entries
 from vedette.store.witness import Witness
 
-_ENTRY = (
-    "INSERT INTO entry(seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes) "
-    "VALUES(?,?,?,?,?,?,?,?,?,?,?)"
-)
-_BODY = "INSERT INTO body(seq,salt,data) VALUES(?,?,?)"
+_LINE_KINDS = frozenset(LINE_KINDS)
 
 
 class LedgerWriter:
@@ -56,8 +54,8 @@ class LedgerWriter:
         self._witness = witness
         self._now_us = now_us
         self._frontier = Frontier()
-        self._entries: list[tuple[Any, ...]] = []
-        self._bodies: list[tuple[Any, ...]] = []
+        self._entries: list[StoredEntry] = []
+        self._rare: list[tuple[str, int]] = []
         # The entries that the tree grows by when the group is closed.
         self._leaves: list[bytes] = []
         self._checkpoint: tuple[str, Checkpoint] | None = None
@@ -72,7 +70,7 @@ class LedgerWriter:
         ((frontier, key, last),) = self._database.rows(
             "SELECT (SELECT value FROM meta WHERE name='frontier'), "
             "(SELECT value FROM meta WHERE name='ledger_key'), "
-            "(SELECT COALESCE(MAX(seq),0) FROM entry)"
+            "(SELECT COALESCE(MAX(last),0) FROM segment)"
         )
         self._frontier = Frontier.from_bytes(bytes.fromhex(frontier)) if frontier else Frontier()
         self._check_key(key)
@@ -123,13 +121,13 @@ class LedgerWriter:
 
     def mark(self) -> tuple[int, int, int, int]:
         """Return a mark to go back to."""
-        return self._next, len(self._entries), len(self._bodies), len(self._leaves)
+        return self._next, len(self._entries), len(self._rare), len(self._leaves)
 
     def rollback_to(self, mark: tuple[int, int, int, int]) -> None:
         """Take back every place given since the mark."""
-        self._next, entries, bodies, leaves = mark
+        self._next, entries, rare, leaves = mark
         del self._entries[entries:]
-        del self._bodies[bodies:]
+        del self._rare[rare:]
         del self._leaves[leaves:]
         if self._handover is not None and self._handover[0] >= self._next:
             self._handover = None
@@ -163,21 +161,14 @@ class LedgerWriter:
 
     def _append(self, draft: Draft, run: str | None, n: int, at_us: int, about: int | None) -> None:
         seq = self._next
-        body = draft.body
-        digest = None
-        if body is not None:
-            salt = self._salt()
-            digest = salted_digest(salt, body.data)
-            self._bodies.append((seq, salt, body.data))
+        salt = data = digest = None
+        if draft.body is not None:
+            salt, data = self._salt(), draft.body.data
+            digest = salted_digest(salt, data)
         raw = encode_entry(draft, seq=seq, at_us=at_us, run=run, n=n, body=digest, about=about)
-        get = draft.fields.get
-        self._entries.append(
-            (
-                seq, at_us, draft.kind, about, get("agent"), get("outcome"), get("rule"),
-                get("policy_rev"), get("actor"),
-                seq - draft.cause_offset if draft.cause_offset else draft.cause, raw,
-            )
-        )  # fmt: skip
+        self._entries.append(StoredEntry(seq, raw, about, salt, data))
+        if draft.kind not in _LINE_KINDS:
+            self._rare.append((draft.kind, seq))
         self._leaves.append(raw)
         self._next = seq + 1
 
@@ -191,11 +182,9 @@ class LedgerWriter:
     def flush(self) -> None:
         """Write what has been given a place since the last time."""
         if self._entries:
-            self._database.execute_many(_ENTRY, self._entries)
+            write_entries(self._database, self._entries, self._rare)
             self._entries.clear()
-        if self._bodies:
-            self._database.execute_many(_BODY, self._bodies)
-            self._bodies.clear()
+            self._rare.clear()
 
     def close_group(self) -> None:
         """Grow the tree by the group's entries and sign its head, before COMMIT."""
@@ -232,7 +221,7 @@ class LedgerWriter:
     def discard_group(self) -> None:
         """Forget the group: its transaction does not stand."""
         self._entries.clear()
-        self._bodies.clear()
+        self._rare.clear()
         self._leaves.clear()
         self._checkpoint = self._handover = None
         self._next = self._frontier.size + 1

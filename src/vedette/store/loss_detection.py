@@ -28,6 +28,7 @@ from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.store.dialect import Database, Row
 from vedette.store.group_commit import CommitHooks
 from vedette.store.meta import ARCHIVED, INSTANCE, RESTORED, read_meta, write_meta
+from vedette.store.stored_entries import EntryReader, at_us_of
 from vedette.store.witness import append_note, create_witness, read_last_checkpoint
 from vedette.store.write_parts import WriteParts
 
@@ -103,11 +104,8 @@ def find_loss(
 
 def _last_entry(database: Database) -> tuple[int, int]:
     """Return the last entry and when it was written, in microseconds; zeros before the first."""
-    ((head, at),) = database.rows(
-        "SELECT COALESCE(MAX(seq),0), COALESCE(MAX(at),0) FROM entry "
-        "WHERE seq=(SELECT MAX(seq) FROM entry)"
-    )
-    return int(head), int(at)
+    entries = EntryReader(database, content=False)
+    return entries.last_seq(), entries.last_at_us()
 
 
 def _has_moved(database: Database) -> bool:
@@ -153,7 +151,7 @@ def _only_note(database: Database) -> str | None:
 def holds_checkpoint(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint) -> bool:
     """Say whether a store holds a head; one within what it has archived is taken to be held."""
     rows = ask(
-        "SELECT (SELECT note FROM checkpoint WHERE size=?), (SELECT MAX(seq) FROM entry), "
+        "SELECT (SELECT note FROM checkpoint WHERE size=?), (SELECT MAX(last) FROM segment), "
         "(SELECT value FROM meta WHERE name=?)",
         (point.size, ARCHIVED),
     )
@@ -224,9 +222,9 @@ def _measure_loss(database: Database, witness: Path, key: str, branch: _Branch) 
             mend="put the key in its place that was in force then; if the key was rotated since, "
             "this store cannot go on: restore one from after the rotation",
         ) from error
-    rows = database.rows("SELECT at FROM entry WHERE seq=?", (branch.size,))
+    last = EntryReader(database, content=False).find(branch.size)
     seen_us = witness.stat().st_mtime_ns // 1000
-    return Loss(branch.size, heads, int(rows[0][0]) if rows else 0, seen_us)
+    return Loss(branch.size, heads, at_us_of(last.raw) if last is not None else 0, seen_us)
 
 
 def record_instance(database: Database) -> None:

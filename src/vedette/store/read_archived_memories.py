@@ -14,17 +14,13 @@ import orjson
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.memory_state import MEMORY_ENTRY_KINDS, PROPOSED
 from vedette.store.dialect import Database, Row
+from vedette.store.stored_entries import EntryReader, erase_content, kind_of
 
 # No agent's rows can be called so: names have no colon.
 COLLECTION = "vedette:kept"
 CORRECTED = "run.corrected"
 KINDS = (*MEMORY_ENTRY_KINDS, CORRECTED)
 
-_KINDS = ",".join(f"'{kind}'" for kind in KINDS)
-_FOUND = (
-    "SELECT e.seq, e.bytes, b.data, b.salt FROM entry e LEFT JOIN body b ON b.seq=e.seq "
-    f"WHERE e.seq<=? AND e.kind IN ({_KINDS}) ORDER BY e.seq"
-)
 _KEEP = 'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) ON CONFLICT DO NOTHING'
 _ALL = 'SELECT seq, data FROM "row" WHERE collection=? ORDER BY seq'
 _EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
@@ -32,13 +28,12 @@ _EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
 
 def keep_entries(database: Database, size: int) -> None:
     """Copy what a store keeps of the archived entries 1 to `size`; their bodies go here."""
-    found = database.rows(_FOUND, (size,))
+    found = EntryReader(database).rare(KINDS, upto=size)
     database.execute_many(
         _KEEP,
-        [(COLLECTION, _key(seq), _pack(raw, data, salt), seq) for seq, raw, data, salt in found],
+        [(COLLECTION, _key(one.seq), _pack(one.raw, one.data, one.salt), one.seq) for one in found],
     )
-    moved = [(seq,) for seq, raw, _, _ in found if orjson.loads(raw)["kind"] == PROPOSED]
-    database.execute_many("DELETE FROM body WHERE seq=?", moved)
+    erase_content(database, [one.seq for one in found if kind_of(one.raw) == PROPOSED])
 
 
 def read_entries(

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from vedette.domain.entry import is_body_of
-from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS, RawEntry
+from vedette.domain.ports.ledger_reader import EntryWithBody, RawEntry
 from vedette.domain.row_proof import DECIDED_KIND, PROOF_KINDS, EntryRecord
 from vedette.domain.run import LossWindow
 from vedette.store.dialect import Database
@@ -19,8 +19,8 @@ from vedette.store.readmodel.entry_lists import EntryPages
 from vedette.store.readmodel.model import ReadModel
 from vedette.store.row_check import RowMismatch, find_mismatches, find_view_mismatches
 from vedette.store.row_mapper import find_position
-
-_WITH_BODY = "FROM entry e LEFT JOIN body b ON b.seq=e.seq"
+from vedette.store.segment import StoredEntry
+from vedette.store.stored_entries import EntryReader
 
 
 class LedgerReader:
@@ -28,57 +28,37 @@ class LedgerReader:
 
     def __init__(self, database: Database, view: ReadModel | None = None) -> None:
         self._database = database
+        self._entries = EntryReader(database)
+        self._bare = EntryReader(database, content=False)
         self._view = view or ReadModel()
 
     # --- entries ----------------------------------------------------------------------------
 
     def last_seq(self) -> int:
-        return int(self._database.rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
+        return self._bare.last_seq()
 
     def seq_at(self, at_us: int) -> int:
-        # By halving: instants hardly ever go back along the ledger.
-        # Two queries in one: both ends in one SELECT would be looked for from end to end.
-        sql = "SELECT (SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
-        ((first, high),) = self._database.rows(sql)
-        if high is None:
-            return 0
-        low = first - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            at = self._database.rows("SELECT at FROM entry WHERE seq=?", (middle,))
-            if at and at[0][0] <= at_us:
-                low = middle
-            else:
-                high = middle - 1
-        return int(low)
+        return self._bare.seq_at(at_us)
 
-    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:
-        rows = self._database.rows(
-            f"SELECT e.seq, e.bytes, b.data {_WITH_BODY} WHERE e.seq=?", (seq,)
-        )
-        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+    def entry(self, seq: int) -> EntryWithBody | None:
+        found = self._entries.find(seq)
+        return (seq, found.raw, found.data) if found is not None else None
 
-    def entries(
-        self, column: str, value: str, limit: int = 1000
-    ) -> list[tuple[int, bytes, bytes | None]]:
+    def entries(self, column: str, value: str, limit: int = 1000) -> list[EntryWithBody]:
         if column not in ("run", "event", "action"):
             raise ValueError(f"entries are not found by {column}")
         abouts = [find_position(self._database, value)]
         if column == "event":
             sql = "SELECT seq FROM refused WHERE key=?"
             abouts += [seq for (seq,) in self._database.rows(sql, (value,))]
-        sql = f"SELECT e.seq, e.bytes, b.data {_WITH_BODY} WHERE e.about=? ORDER BY e.seq"
-        found = [
-            (seq, raw, data)
-            for about in abouts
-            for seq, raw, data in self._database.rows(sql, (about,))
-            if column == "event" or orjson.loads(raw).get(column) == value
-        ]
-        return sorted(found)[:limit]
+        return [
+            (one.seq, one.raw, one.data)
+            for one in self._entries.of_events(abouts)
+            if column == "event" or orjson.loads(one.raw).get(column) == value
+        ][:limit]
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
-        sql = "SELECT seq, bytes FROM entry WHERE seq>? ORDER BY seq LIMIT ?"
-        return [(int(seq), raw) for seq, raw in self._database.rows(sql, (after, limit))]
+        return [(one.seq, one.raw) for one in self._bare.read(after, limit)]
 
     def entries_page(
         self, filters: Mapping[str, Any], *, before: int | None, after: int | None, limit: int
@@ -93,82 +73,33 @@ class LedgerReader:
 
     def latest_decisions(self, limit: int) -> list[int]:
         # Not by the read model: a policy's loosening is looked for in these.
-        sql = (
-            "SELECT e.seq FROM entry e WHERE e.kind='action.decided' AND e.about IN "
-            "(SELECT position FROM action GROUP BY position ORDER BY position DESC LIMIT ?) "
-            "ORDER BY e.seq DESC LIMIT ?"
-        )
-        return [int(seq) for (seq,) in self._database.rows(sql, (limit, limit))]
+        sql = "SELECT position FROM action GROUP BY position ORDER BY position DESC LIMIT ?"
+        abouts = [int(at) for (at,) in self._database.rows(sql, (limit,))]
+        found = self._bare.of_events(abouts, kinds=(DECIDED_KIND,))
+        return [one.seq for one in reversed(found)][:limit]
 
     def latest_of_agent(self, agent: str, kinds: tuple[str, ...], runs: int) -> list[bytes]:
-        marks = ",".join("?" * len(kinds))
-        sql = (
-            "SELECT bytes FROM entry WHERE about IN (SELECT position FROM run WHERE agent=? "
-            f"ORDER BY position DESC LIMIT ?) AND agent=? AND kind IN ({marks}) ORDER BY seq DESC"
-        )
-        return [raw for (raw,) in self._database.rows(sql, (agent, runs, agent, *kinds))]
+        sql = "SELECT position FROM run WHERE agent=? ORDER BY position DESC LIMIT ?"
+        abouts = [int(at) for (at,) in self._database.rows(sql, (agent, runs))]
+        found = self._bare.of_events(abouts, kinds=kinds)
+        return [one.raw for one in reversed(found) if orjson.loads(one.raw).get("agent") == agent]
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
-        where = "e.seq>?"
-        if kinds is not None:
-            where += f" AND e.kind IN ({','.join('?' * len(kinds))})"
-        sql = f"SELECT e.seq, e.bytes, b.salt, b.data {_WITH_BODY} WHERE {where} ORDER BY e.seq"
-        rows: Iterator[Any] = self._database.iterate_rows(sql, (after, *(kinds or ())))
-        yield from rows
+        for one in self._entries.walk(kinds, after):
+            yield one.seq, one.raw, one.salt, one.data
 
     def proof_entries(self, actions: Collection[str]) -> dict[str, list[EntryRecord]]:
         # Of each action's decisions, which are many if it is stopped for long, the first and the
-        # last are read; those have their bodies, and so has what follows.
-        entries: dict[str, dict[int, Any]] = {action: {} for action in actions}
+        # last count; those have their bodies, and so has what follows.
+        entries: dict[str, list[tuple[StoredEntry, dict[str, Any]]]] = {one: [] for one in actions}
         if not entries:
             return {}
         about = find_position(self._database, next(iter(entries)))
-        kinds = ",".join("?" * len(PROOF_KINDS))
-        sql = f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({kinds})"
-        for seq, raw in self._database.rows(sql, (about, *PROOF_KINDS)):
-            entry = orjson.loads(raw)
-            if entry.get("action") in entries:
-                entries[entry["action"]][seq] = entry
-        wanted: set[int] = set()
-        for newest in (False, True):
-            left = set(entries)
-            for seq, raw in self._read_decisions(about, newest=newest):
-                entry = orjson.loads(raw)
-                if (action := entry.get("action")) in left:
-                    left.discard(action)
-                    wanted |= {seq, *(other for other in entries[action] if newest and other > seq)}
-                    entries[action][seq] = entry
-                    if not left:
-                        break
-        bodies = self._read_bodies(sorted(wanted))
-        found: dict[str, list[EntryRecord]] = {action: [] for action in entries}
-        for action, of_action in entries.items():
-            for seq, entry in sorted(of_action.items()):
-                salt, data = bodies.get(seq, (b"", None))
-                named = data is not None and is_body_of(entry, salt, data)
-                found[action].append((entry, data if named else None))
-        return found
-
-    def _read_decisions(self, about: int, *, newest: bool) -> Iterator[tuple[int, bytes]]:
-        """Yield (seq, bytes) of an event's decisions from one end, no more than are asked for."""
-        sign, order, at = ("<", "DESC", 2**62) if newest else (">", "ASC", 0)
-        sql = (
-            f"SELECT seq, bytes FROM entry WHERE about=? AND kind=? AND seq{sign}? "
-            f"ORDER BY seq {order} LIMIT 64"
-        )
-        while rows := self._database.rows(sql, (about, DECIDED_KIND, at)):
-            yield from rows
-            at = rows[-1][0]
-
-    def _read_bodies(self, seqs: list[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Return the (salt, body) of entries by their seq, as far as they have one."""
-        found: dict[int, tuple[bytes, bytes]] = {}
-        for at in range(0, len(seqs), 500):
-            part = seqs[at : at + 500]
-            sql = f"SELECT seq, salt, data FROM body WHERE seq IN ({','.join('?' * len(part))})"
-            rows = self._database.rows(sql, part)
-            found |= {seq: (bytes(salt), data) for seq, salt, data in rows}
-        return found
+        for one in self._entries.of_events([about], kinds=(*PROOF_KINDS, DECIDED_KIND)):
+            entry = orjson.loads(one.raw)
+            if (of_action := entries.get(entry.get("action"))) is not None:
+                of_action.append((one, entry))
+        return {action: _proofs(found) for action, found in entries.items()}
 
     def loss_window(self) -> LossWindow | None:
         kept = read_meta(self._database, RESTORED)
@@ -213,11 +144,6 @@ class LedgerReader:
         """Return the tree that the store goes on with, in hexadecimal."""
         return read_meta(self._database, FRONTIER)
 
-    def entry_columns(self) -> Iterator[tuple[Any, ...]]:
-        """Yield every entry's ENTRY_COLUMNS and its bytes, so that they can be compared."""
-        sql = f"SELECT {','.join(ENTRY_COLUMNS)},bytes FROM entry ORDER BY seq"
-        yield from self._database.iterate_rows(sql)
-
     def row_mismatches(self) -> Iterator[RowMismatch]:
         """Yield every column of a row that the entries contradict. Reads the whole ledger."""
         yield from find_mismatches(self._database)
@@ -234,3 +160,16 @@ class LedgerReader:
             "SELECT MIN(position) FROM run WHERE state='waiting' AND state IN ('waiting', 'dead')"
         )
         return min((int(row[0]) for row in rows if row[0] is not None), default=None)
+
+
+def _proofs(found: Sequence[tuple[StoredEntry, dict[str, Any]]]) -> list[EntryRecord]:
+    decided = [one.seq for one, entry in found if entry["kind"] == DECIDED_KIND]
+    first, last = (decided[0], decided[-1]) if decided else (0, 0)
+    proofs: list[EntryRecord] = []
+    for one, entry in found:
+        if entry["kind"] == DECIDED_KIND and one.seq not in (first, last):
+            continue
+        with_body = (one.seq == first or one.seq >= last) and one.salt is not None
+        named = with_body and is_body_of(entry, one.salt or b"", one.data or b"")
+        proofs.append((entry, one.data if named else None))
+    return proofs

@@ -9,12 +9,8 @@ import orjson
 from vedette.domain.bundle import Bundle
 from vedette.domain.stop import Stop
 from vedette.store.dialect import Database
-from vedette.store.schema import IS_RARE
-
-# With the words of the index, so that it is used.
-_ARCHIVED = (
-    f"SELECT bytes FROM entry WHERE kind='ledger.archived' AND {IS_RARE} ORDER BY seq DESC LIMIT 1"
-)
+from vedette.store.segment import StoredEntry
+from vedette.store.stored_entries import EntryReader
 
 
 class PolicyReader:
@@ -22,6 +18,7 @@ class PolicyReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._entries = EntryReader(database, content=False)
 
     def live_revision(self) -> tuple[int, str]:
         rows = self._database.rows("SELECT number,digest FROM policy ORDER BY number DESC LIMIT 1")
@@ -44,26 +41,35 @@ class PolicyReader:
 
     def published_wasm(self, digest: str) -> str | None:
         # As an entry says it: the publication's, or that of the archiving which took it away.
-        sql = (
-            "SELECT bytes FROM entry WHERE kind='policy.published' AND seq<=(SELECT seq FROM policy"
-            " WHERE digest=? ORDER BY number DESC LIMIT 1) ORDER BY seq DESC LIMIT 1"
-        )
+        sql = "SELECT seq FROM policy WHERE digest=? ORDER BY number DESC LIMIT 1"
         rows = self._database.rows(sql, (digest,))
-        if rows:
-            entry = orjson.loads(rows[0][0])
+        upto = int(rows[0][0]) if rows else 0
+        for entry in self._newest("policy.published", upto):
             return entry.get("wasm") if entry["bundle"] == digest else None
-        rows = self._database.rows(_ARCHIVED)
-        archived: Any = orjson.loads(rows[0][0]).get("wasm") if rows else None
-        return archived.get(digest) if archived else None
+        for entry in self._newest("ledger.archived", self._entries.last_seq()):
+            archived: Any = entry.get("wasm")
+            return archived.get(digest) if archived else None
+        return None
+
+    def _newest(self, kind: str, upto: int) -> list[Any]:
+        """Return the newest entry of a rare kind up to a seq, if there is one."""
+        found = self._entries.rare([kind], upto=upto, limit=1)
+        return [orjson.loads(one.raw) for one in found]
 
     def stop_scopes(self) -> list[tuple[str, str]]:
         rows = self._database.rows("SELECT scope,name FROM stop")
         return [(scope, name) for scope, name in rows]
 
     def active_stops(self) -> list[Stop]:
-        sql = "SELECT s.scope, s.name, s.seq, e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq"
+        stops = self._database.rows("SELECT scope, name, seq FROM stop")
+        entries = self._entries.find_all(int(seq) for _, _, seq in stops)
         return [
             # One whose entry is archived by now has no end that is known: a person lifts it.
-            Stop(scope, name, int(seq), orjson.loads(raw).get("until", 0) if raw else 0)
-            for scope, name, seq, raw in self._database.rows(sql)
+            Stop(scope, name, int(seq), _end_of(entries.get(int(seq))))
+            for scope, name, seq in stops
         ]
+
+
+def _end_of(stop: StoredEntry | None) -> int:
+    """Return when a stop ends by itself, in microseconds; 0 for never, or one that is archived."""
+    return (orjson.loads(stop.raw).get("until") or 0) if stop is not None else 0

@@ -24,6 +24,7 @@ from vedette.store.row_mapper import (
 )
 from vedette.store.schema import tag
 from vedette.store.states import find_unkept
+from vedette.store.stored_entries import EntryReader
 
 # Which runs are this worker's: a condition on `r`, or nothing, and its values.
 RunScope = Callable[[], tuple[str, list[int]]]
@@ -39,6 +40,7 @@ class RunReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._entries = EntryReader(database)
 
     def run(self, run: str) -> Run | None:
         return read_run(self._database, run)
@@ -82,15 +84,17 @@ class RunReader:
             number = tag(key)
         except ValueError:
             return None
-        sql = (
-            "SELECT n.bytes, b.salt, b.data FROM event e JOIN entry n ON n.seq=e.seq "
-            "JOIN body b ON b.seq=e.seq WHERE e.tag=? AND e.key=?"
-        )
-        return _read_event(self._database.rows(sql, (number, key)))
+        sql = "SELECT seq FROM event WHERE tag=? AND key=?"
+        rows = self._database.rows(sql, (number, key))
+        return self.event_at(int(rows[0][0])) if rows else None
 
     def event_at(self, position: int) -> Event | None:
-        sql = "SELECT e.bytes, b.salt, b.data FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq=?"
-        return _read_event(self._database.rows(sql, (position,)))
+        found = self._entries.find(position)
+        if found is None or found.salt is None or found.data is None:
+            return None
+        if not is_body_of(orjson.loads(found.raw), found.salt, found.data):
+            return None  # it was edited
+        return Event.from_body(orjson.loads(found.data))
 
     def actions(self, run: str) -> list[ActionRow]:
         return read_actions(self._database, find_position(self._database, run), run)
@@ -106,15 +110,13 @@ class RunReader:
         return [to_action(row) for row in self._database.rows(sql, (after, beside, limit))]
 
     def turns(self, run: str) -> list[Mapping[str, Any]]:
-        sql = (
-            "SELECT e.bytes, b.salt, b.data FROM entry e JOIN body b ON b.seq=e.seq "
-            "WHERE e.about=? AND e.kind='turn.reasoned' ORDER BY e.seq"
-        )
-        found = self._database.rows(sql, (find_position(self._database, run),))
-        entries = ((orjson.loads(raw), salt, data) for raw, salt, data in found)
+        position = find_position(self._database, run)
+        turns = self._entries.of_events([position], kinds=("turn.reasoned",))
+        entries = ((orjson.loads(one.raw), one.salt, one.data) for one in turns)
         return [
             orjson.loads(data)
             for entry, salt, data in entries
+            if salt is not None and data is not None
             if entry["run"] == run and is_body_of(entry, salt, data)
         ]
 
@@ -200,11 +202,3 @@ class RunSchedule:
             "WHERE r.state='waiting' AND r.waits='target' "
             "AND r.state IN ('waiting', 'dead') ORDER BY r.position",
         )
-
-
-def _read_event(rows: Sequence[Row]) -> Event | None:
-    """Return the event of (entry, salt, body); None for none, or a body that it does not name."""
-    for raw, salt, data in rows:
-        if is_body_of(orjson.loads(raw), salt, data):
-            return Event.from_body(orjson.loads(data))
-    return None

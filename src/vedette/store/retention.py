@@ -6,7 +6,7 @@ The functions write inside the writer's transaction; `StoreMaintenance` hands th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from vedette.domain.base import machine
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
 from vedette.domain.erasure import ErasureResult
-from vedette.domain.memory_state import LedgerMemory
+from vedette.domain.memory_state import PROPOSED, LedgerMemory
 from vedette.domain.policy_wasm import META_PREFIX
 from vedette.ledger.key_history import ROTATED
 from vedette.ledger.merkle import Checkpoint, ProofError, SigningKey, parse_note
@@ -40,8 +40,10 @@ from vedette.store.read_ledger import LedgerReader
 from vedette.store.read_policy import PolicyReader
 from vedette.store.readmodel.entry_batches import EntryBatches
 from vedette.store.readmodel.tables import RowFold, write_base
-from vedette.store.schema import IS_RARE
+from vedette.store.schema import in_list
+from vedette.store.segment import MAX_ENTRIES
 from vedette.store.states import find_unkept
+from vedette.store.stored_entries import EntryReader, delete_segments, erase_content, kind_of
 from vedette.store.write_parts import WriteParts
 
 # How much is deleted in one transaction: the line's commits wait for it.
@@ -49,20 +51,7 @@ CHUNK = 1000
 # Of so many bundles an archiving says on which Wasm they were published with: 13 KB of one entry.
 BUNDLES = 100
 
-_GONE = "DELETE FROM {0} WHERE seq IN (SELECT seq FROM {0} WHERE seq<=? ORDER BY seq LIMIT ?)"
-_CLOSED = (
-    "FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq>? AND b.seq<=? {0} AND NOT EXISTS "
-    "(SELECT 1 FROM run r WHERE r.position=e.about AND r.state IN ('ready', 'waiting'))"
-)
-_EXPIRED = (
-    "SELECT b.seq, e.bytes, e.about "
-    + _CLOSED.format("AND e.kind!='memory.proposed'")
-    + " ORDER BY b.seq LIMIT ?"
-)
-_WASM_ENTRIES = (
-    f"SELECT bytes FROM entry WHERE kind IN ('policy.published', 'ledger.archived') AND {IS_RARE}"
-)
-_STILL = f"SELECT b.seq {_CLOSED.format('')}"
+_OPEN = "SELECT position FROM run WHERE position IN ({0}) AND state IN ('ready', 'waiting')"
 
 
 class BaseRows(Struct, frozen=True):
@@ -135,7 +124,7 @@ def record_archive(
             f"entries 1 to {archived.size} of the archive are not those of this store",
             mend="archive again; nothing was deleted",
         )
-    if database.rows("SELECT 1 FROM body WHERE seq<=? LIMIT 1", (archived.size,)):
+    if next(EntryReader(database).content(0, archived.size), None) is not None:
         raise BadCommand(
             f"there is content of entries 1 to {archived.size} that was not erased",
             mend="archive again; no entry was deleted",
@@ -184,12 +173,12 @@ def refuse_open_run(database: Database, archived: ArchivedPrefix) -> None:
 
 
 def delete_archived_rows(database: Database, size: int, limit: int) -> int:
-    """Delete up to `limit` rows of archived entries, and as many of bodies; return how many went.
+    """Delete up to `limit` segments of archived entries; return how many rows went.
 
     With the last of them goes the Wasm that no entry names any more.
     """
-    gone = sum(database.execute(_GONE.format(name), (size, limit)) for name in ("body", "entry"))
-    if not database.rows("SELECT 1 FROM entry WHERE seq<=? LIMIT 1", (size,)):
+    gone = delete_segments(database, size, limit)
+    if EntryReader(database).first_seq() > size:
         _drop_wasm(database)
     # The checkpoint at the end of the archived part stays: it vouches for what is kept of it.
     return gone + database.execute("DELETE FROM checkpoint WHERE size<?", (size,))
@@ -198,8 +187,8 @@ def delete_archived_rows(database: Database, size: int, limit: int) -> int:
 def _drop_wasm(database: Database) -> None:
     """Delete what was compiled for bundles whose publication is not told of any more."""
     named: set[object] = set()
-    for (raw,) in database.rows(_WASM_ENTRIES):
-        wasm = orjson.loads(raw).get("wasm")
+    for entry in EntryReader(database, content=False).rare(["policy.published", "ledger.archived"]):
+        wasm = orjson.loads(entry.raw).get("wasm")
         named |= set(wasm.values()) if isinstance(wasm, dict) else {wasm}
     kept = database.rows("SELECT name FROM meta WHERE name LIKE ?", (f"{META_PREFIX}%",))
     unnamed = [row for row in kept if row[0].removeprefix(META_PREFIX) not in named]
@@ -217,22 +206,34 @@ def expire_bodies(
     no kept state holds, unless its agent is `stateless`. With nothing left nothing is written.
     """
     ends = (rows[0][0] - 1, rows[-1][0]) if rows else (0, 0)
-    still = {seq for (seq,) in database.rows(_STILL, ends)}
+    still = {row[0] for row in _closed_content(database, *ends)}
     unkept = {run.position for run in find_unkept(database, accepted_positions(rows), stateless)}
     rows = [row for row in rows if row[0] in still and row[2] not in unkept]
     if not rows:
         return ErasureResult((), ())
-    database.execute_many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    erase_content(database, [row[0] for row in rows])
     abouts = event_positions(rows)
+    left = {one.about for one in EntryReader(database).of_events(abouts) if one.data is not None}
     database.execute_many(
-        "UPDATE action SET record=NULL, answer=NULL WHERE position=? AND NOT EXISTS "
-        "(SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq WHERE e.about=action.position)",
-        [(about,) for about in abouts],
+        "UPDATE action SET record=NULL, answer=NULL WHERE position=?",
+        [(about,) for about in abouts if about not in left],
     )
     clear_subjects(database, [row[0] for row in rows if row[0] == row[2]])
     digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
     ledger.append([replace(draft, fields={**draft.fields, "erased": digests})], None, 0, at_us)
     return ErasureResult(tuple(digests), ())
+
+
+def _closed_content(database: Database, after: int, upto: int) -> Iterator[Row]:
+    """Yield (seq, entry bytes, about) of content between two seqs that no open run needs."""
+    found = iter(EntryReader(database).content(after, upto))
+    while part := list(islice(found, MAX_ENTRIES)):
+        abouts = sorted({one.about for one in part if one.about is not None})
+        marks, values = in_list(abouts or [0])
+        open = {int(at) for (at,) in database.rows(_OPEN.format(marks), values)}
+        for one in part:
+            if one.about not in open:
+                yield one.seq, one.raw, one.about
 
 
 class StoreMaintenance:
@@ -285,15 +286,15 @@ class StoreMaintenance:
 
     async def trim(self) -> int:
         size = ArchivedPrefix.from_bytes(LedgerReader(self._reading).archived()).size
-        sql = "SELECT MIN(seq) FROM entry UNION ALL SELECT MIN(seq) FROM body"
-        if not size or all(row[0] is None or row[0] > size for row in self._reading.rows(sql)):
+        if not size or EntryReader(self._reading).first_seq() > size:
             return 0
         return await self._writer.submit(
             lambda: delete_archived_rows(self._parts.database, size, CHUNK)
         )
 
     def expiring_bodies(self, upto: int, *, after: int = 0) -> list[Row]:
-        return self._reading.rows(_EXPIRED, (after, upto, CHUNK))
+        found = _closed_content(self._reading, after, upto)
+        return list(islice((row for row in found if kind_of(row[1]) != PROPOSED), CHUNK))
 
     def refuse_open(self, archived: ArchivedPrefix) -> None:
         refuse_open_run(self._reading, archived)

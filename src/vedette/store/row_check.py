@@ -31,8 +31,10 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import event_run_id
 from vedette.store.dialect import Database
+from vedette.store.place_check import find_place_mismatches
 from vedette.store.readmodel.model import ReadModel
 from vedette.store.schema import tag
+from vedette.store.stored_entries import EntryReader
 
 _TIMING = "when and how often it is tried; each try is decided again before anything is called"
 _COUNTER = "a counter for limits; every decision's own counts are in its question, and replayed"
@@ -84,9 +86,8 @@ UNCHECKED: Mapping[tuple[str, str], str] = {
     **{("candidate", name): "a table of older stores; memories are read from the entries" for name
        in ("seq", "bank", "scope", "agent", "run", "event")},
 }  # fmt: skip
-# Proved by checkpoints, salted digests and the keys: `vedette.ledger.verify` and the ledger's
-# columns.
-PROVED_TABLES = frozenset({"entry", "body", "checkpoint"})
+# Proved by checkpoints, salted digests and the keys: `vedette.ledger.verify`.
+PROVED_TABLES = frozenset({"segment", "checkpoint"})
 
 
 class RowMismatch(Struct, frozen=True):
@@ -106,21 +107,19 @@ class RowMismatch(Struct, frozen=True):
 def find_mismatches(database: Database) -> Iterator[RowMismatch]:
     """Yield every column of a store's row that the entries contradict; reads the whole ledger."""
     expected = _ExpectedRows()
-    first = 1
-    sql = (
-        "SELECT e.seq, e.about, e.bytes, b.data FROM entry e "
-        "LEFT JOIN body b ON b.seq=e.seq ORDER BY e.seq"
-    )
-    for at, (seq, about, raw, data) in enumerate(database.iterate_rows(sql)):
-        first = int(seq) if at == 0 else first
+    entries = EntryReader(database)
+    first = entries.first_seq()
+    for one in entries.walk():
         # Entries of before they said themselves what they are about: their store knows.
-        entry = {"about": about, **orjson.loads(raw)}
+        entry = {"about": one.about, **orjson.loads(one.raw)}
         try:
-            expected.add_entry(int(seq), entry, data)
+            expected.add_entry(one.seq, entry, one.data)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # It may be signed all the same: whoever has the key can write what is no entry.
             why = f"{type(error).__name__}: {error}"
-            yield RowMismatch("entry", str(seq), "bytes", why, f"what a {entry['kind']} says")
+            yield RowMismatch("entry", str(one.seq), "bytes", why, f"what a {entry['kind']} says")
+    for odd in find_place_mismatches(database):
+        yield RowMismatch(odd.table, odd.row, "*", odd.actual, odd.expected)
     yield from _policies(database, expected, whole=first == 1)
     yield from _wasm(database, expected)
     if first == 1:

@@ -1,7 +1,7 @@
 """The tables of one fleet's store.
 
-Entries stay as made; every other table is either the present state of something (run, action,
-row, state, spend, stop) or content that can be erased (body).
+Entries stay as made, in segments that hold their content, too, until it is erased; every other
+table is the present state of something (run, action, row, state, spend, stop), or finds a segment.
 
 Everything that belongs to an event lies under one number, `about`: the seq of the entry that
 accepted it, which is also the `position` of its runs. So rows arrive in the order of the key,
@@ -19,7 +19,7 @@ from vedette.domain.base.errors import BadStore
 
 T = TypeVar("T")
 
-SCHEMA = 3
+SCHEMA = 4
 
 # Events of a key that wait to be judged. Made wherever it is missing: an older program keeps it.
 UNJUDGED_INDEX = (
@@ -27,17 +27,12 @@ UNJUDGED_INDEX = (
     "WHERE state = 'ready' AND turn = 0"
 )
 
-# What an event leaves by itself, and so nearly every entry: the entry's own indexes know none of
-# them, and people's lists of them are in the read model (`vedette.store.readmodel`).
+# What an event leaves by itself, and so nearly every entry: by kind none of them is found here, and
+# people's lists of them are in the read model (`vedette.store.readmodel`).
 LINE_KINDS = (
     "event.accepted", "recall.decided", "budget.reserved", "turn.reasoned", "action.decided",
     "effect.intended", "effect.started", "effect.done", "budget.settled", "run.closed",
 )  # fmt: skip
-# A partial index is used only where the query's own text implies its condition.
-IS_RARE = "kind NOT IN (" + ", ".join(f"'{kind}'" for kind in LINE_KINDS) + ")"
-
-# Entries that are few, and that orders and starts look up by their kind.
-RARE_INDEX = f"CREATE INDEX entry_rare ON entry(kind, seq) WHERE {IS_RARE}"
 
 BASE_TABLE = """
 CREATE TABLE view_base(
@@ -45,34 +40,19 @@ CREATE TABLE view_base(
   data BLOB NOT NULL, PRIMARY KEY(name, id)
 ) STRICT, WITHOUT ROWID"""
 
-# The read model has left the store. Of archived entries nobody can make it again: what it said of
-# them, and of what came since, is kept.
-TWO_TO_THREE = f"""
-DROP INDEX entry_agent;
-DROP INDEX entry_kind;
-DROP INDEX entry_rule;
-DROP INDEX entry_rev;
-DROP INDEX entry_actor;
-{RARE_INDEX};
-{BASE_TABLE};
-INSERT INTO view_base SELECT name, id, version, sort, data FROM view
-  WHERE EXISTS (SELECT 1 FROM meta WHERE name='archived');
-INSERT INTO meta SELECT 'view_base', MAX(seq) || '' FROM entry
-  WHERE EXISTS (SELECT 1 FROM meta WHERE name='archived') HAVING MAX(seq) IS NOT NULL;
-DROP TABLE view;
-"""
-
 TABLES = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
-CREATE TABLE entry(
-  seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, kind TEXT NOT NULL, about INTEGER, agent TEXT,
-  outcome TEXT, rule TEXT, policy_rev INTEGER, actor TEXT, cause INTEGER, bytes BLOB NOT NULL
-) STRICT;
-CREATE INDEX entry_about ON entry(about, seq) WHERE about IS NOT NULL;
-{RARE_INDEX};
-
-CREATE TABLE body(seq INTEGER PRIMARY KEY, salt BLOB NOT NULL, data BLOB NOT NULL) STRICT;
+-- Entries that follow one another, up to `last`, and their content: see `vedette.store.segment`.
+CREATE TABLE segment(
+  last INTEGER PRIMARY KEY, first INTEGER NOT NULL, entries BLOB NOT NULL, bodies BLOB) STRICT;
+CREATE INDEX segment_content ON segment(last) WHERE bodies IS NOT NULL;
+-- The segments that hold entries about an event, but for that of the event itself.
+CREATE TABLE place(about INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY(about, last)
+) STRICT, WITHOUT ROWID;
+-- The entries that are few, and that orders and starts look up by their kind.
+CREATE TABLE rare_entry(kind TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY(kind, seq)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE checkpoint(size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
 

@@ -14,6 +14,7 @@ from vedette.domain.budget import FLEET, BudgetRaise
 from vedette.domain.spend import SpendTotal
 from vedette.store.dialect import Database
 from vedette.store.row_mapper import find_position
+from vedette.store.stored_entries import EntryReader
 
 _TOTAL = "hour_us,hour,hour_told,day_us,day,day_told"
 _WRITE = (
@@ -80,12 +81,10 @@ class SpendReader:
         self._database = database
 
     def of_run(self, run: str) -> dict[str, int]:
-        found = self._database.rows(
-            "SELECT bytes FROM entry WHERE about=? AND kind IN "
-            "('budget.reserved', 'budget.settled') ORDER BY seq",
-            (find_position(self._database, run),),
+        found = EntryReader(self._database, content=False).of_events(
+            [find_position(self._database, run)], kinds=("budget.reserved", "budget.settled")
         )
-        entries = (orjson.loads(raw) for (raw,) in found)
+        entries = (orjson.loads(one.raw) for one in found)
         return _sum_reserved(entry for entry in entries if entry["run"] == run)
 
     def by_minute(self, since_minute: int) -> list[tuple[str, str, int, int]]:

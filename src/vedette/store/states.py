@@ -16,21 +16,20 @@ from vedette.domain.ports.run_store import StateHistory
 from vedette.domain.run import Run
 from vedette.store.dialect import Database
 from vedette.store.row_mapper import FIND_PRIOR, select_runs
+from vedette.store.stored_entries import EntryReader
 from vedette.store.write_buffer import UPSERT_STATE
 
+# What was observed of a key, up to a position and behind another, by its chain.
 _SINCE = (
     "WITH RECURSIVE chain(position) AS (SELECT CAST(? AS INTEGER) UNION ALL "
     "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
-    "WHERE c.position>?) "
-    "SELECT c.position, b.data FROM chain c JOIN body b ON b.seq=c.position "
-    "WHERE c.position>? ORDER BY c.position"
+    "WHERE c.position>?) SELECT position FROM chain WHERE position>? ORDER BY position"
 )
-# Of what was observed of a key up to a position, an event whose content is gone.
-_GONE = (
+_OBSERVED = (
     "WITH RECURSIVE chain(position) AS (SELECT position FROM head WHERE agent=? AND key=? "
     "UNION ALL SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
-    "WHERE c.position>0) SELECT c.position FROM chain c LEFT JOIN body b ON b.seq=c.position "
-    "WHERE c.position>0 AND c.position<=? AND b.seq IS NULL LIMIT 1"
+    "WHERE c.position>0) SELECT position FROM chain WHERE position>0 AND position<=? "
+    "ORDER BY position"
 )
 _UNKEPT = (
     "LEFT JOIN state s ON s.agent=r.agent AND s.key=r.key "
@@ -58,7 +57,12 @@ def read_history(database: Database, agent: str, key: str, before: int) -> State
     blob, at = (bytes(rows[0][0]), int(rows[0][1])) if rows else (None, 0)
     last = find_previous(database, agent, key, before)
     since = database.rows(_SINCE, (last, agent, at, at)) if last > at else []
-    events = [(int(pos), Event.from_body(orjson.loads(data))) for pos, data in since]
+    found = EntryReader(database).find_all(int(position) for (position,) in since)
+    events = [
+        (seq, Event.from_body(orjson.loads(one.data)))
+        for seq, one in found.items()
+        if one.data is not None
+    ]
     return StateHistory(blob, at, events, max(at, last))
 
 
@@ -96,7 +100,11 @@ def is_too_late(database: Database, agent: str, key: str, position: int) -> bool
     rows = database.rows(
         "SELECT position FROM state WHERE agent=? AND key=? AND position>?", (agent, key, position)
     )
-    return bool(rows and database.rows(_GONE, (agent, key, agent, rows[0][0])))
+    if not rows:
+        return False
+    entries = EntryReader(database)
+    observed = database.rows(_OBSERVED, (agent, key, agent, rows[0][0]))
+    return not all(entries.has_content(int(seq)) for (seq,) in observed)
 
 
 class JudgeStateReader:

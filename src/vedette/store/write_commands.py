@@ -25,19 +25,10 @@ from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import STOP_EPOCH, read_meta, write_meta
 from vedette.store.reader import StoreReader
 from vedette.store.row_mapper import find_position, read_action
-from vedette.store.schema import IS_RARE
 from vedette.store.spend_totals import write_raises
+from vedette.store.stored_entries import EntryReader
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_runs import Fences
-
-# The lifts since an instant by anybody but one, newest first. With the words of the index, so that
-# it is used.
-_LIFTS = (
-    f"SELECT seq, bytes FROM entry WHERE kind='stop.lifted' AND {IS_RARE} "
-    "AND at>? AND actor<>? ORDER BY seq DESC"
-)
-# The second condition is that of the index.
-_RELEASED = f"SELECT bytes FROM entry WHERE seq>? AND kind IN (?,?) AND {IS_RARE}"
 
 
 class CommandWriter:
@@ -138,8 +129,8 @@ class CommandWriter:
 
     def _refuse_newer_release(self, after: int) -> None:
         """Raise WriteConflict if an agent was released after an entry."""
-        for (raw,) in self._database.rows(_RELEASED, (after, *RELEASE_KINDS)):
-            if releases_of(orjson.loads(raw)):
+        for found in EntryReader(self._database).rare(RELEASE_KINDS, after=after):
+            if releases_of(orjson.loads(found.raw)):
                 raise WriteConflict("an agent was released meanwhile", mend="try again")
 
     def keep_bundle(self, bundle: Bundle) -> None:
@@ -190,11 +181,15 @@ class CommandWriter:
     def _lift_overtaken(self, scope: str, name: str, since_us: int) -> None:
         """Lift the stop that was set just now if a person lifted its scope after an instant."""
         what = f"{scope}:{name}"
+        lifts = (orjson.loads(one.raw) for one in EntryReader(self._database).rare(["stop.lifted"]))
         # What the engine lifts is another stop, whose time was over.
-        rows = self._database.rows(_LIFTS, (since_us, str(ENGINE)))
-        lift = next((seq for seq, raw in rows if orjson.loads(raw)["what"] == what), None)
-        if lift is not None:
-            why = f"it was ordered before entry {lift} lifted it"
+        since = [
+            one["seq"]
+            for one in lifts
+            if one["at"] > since_us and one["what"] == what and one["actor"] != str(ENGINE)
+        ]
+        if since:
+            why = f"it was ordered before entry {since[-1]} lifted it"
             fields = {"what": what, "actor": str(ENGINE)}
             body = Body(canonical_json({"reason": why}))
             draft = Draft("stop.lifted", fields, self._ledger.last_seq, body=body)
@@ -202,16 +197,13 @@ class CommandWriter:
 
     def _refuse_shorter_stop(self, draft: Draft, scope: str, name: str) -> None:
         """Raise BadCommand if there is a stop already that ends no earlier than the new one."""
-        rows = self._database.rows(
-            "SELECT e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq "
-            "WHERE s.scope=? AND s.name=?",
-            (scope, name),
-        )
+        sql = "SELECT seq FROM stop WHERE scope=? AND name=?"
+        rows = self._database.rows(sql, (scope, name))
         if not rows:
             return
-        ((raw,),) = rows
+        stop = EntryReader(self._database).find(int(rows[0][0]))
         # The end of one whose entry is archived is not known: it is lifted by a person.
-        ends = (orjson.loads(raw).get("until") if raw else None) or 0
+        ends = (orjson.loads(stop.raw).get("until") if stop is not None else None) or 0
         if not ends:
             raise BadCommand(f"{name or scope} is already stopped")
         until = draft.fields.get("until") or 0

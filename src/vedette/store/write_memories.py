@@ -20,17 +20,10 @@ from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.read_memories import MemoryReader
 from vedette.store.row_mapper import find_position, read_run
+from vedette.store.stored_entries import EntryReader
 from vedette.store.write_runs import StepWriter
 
-_CORRECTIONS = (
-    "SELECT e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
-    "WHERE e.about=? AND e.kind='run.corrected' ORDER BY e.seq"
-)
-
-_RECORDED = (
-    "SELECT 1 FROM action a JOIN body b ON b.seq=a.position "
-    "WHERE a.position=? AND a.id=? AND a.record IS NOT NULL"
-)
+_RECORDED = "SELECT 1 FROM action WHERE position=? AND id=? AND record IS NOT NULL"
 
 
 def move_memories(
@@ -71,11 +64,13 @@ def propose_memory(database: Database, ledger: LedgerWriter, draft: Draft, at_us
 
 def corrections(database: Database, run: str) -> list[tuple[Mapping[str, Any], Any]]:
     """Return the rows (entry, body) of a run's corrections, oldest first; body None if erased."""
-    found = [
-        (orjson.loads(raw), None if data is None else orjson.loads(data))
-        for raw, data in database.rows(_CORRECTIONS, (find_position(database, run),))
-    ]
-    return [(entry, body) for entry, body in found if entry["run"] == run]
+    position = find_position(database, run)
+    found = EntryReader(database).of_events([position], kinds=("run.corrected",))
+    entries = (
+        (orjson.loads(one.raw), None if one.data is None else orjson.loads(one.data))
+        for one in found
+    )
+    return [(entry, body) for entry, body in entries if entry["run"] == run]
 
 
 def record_correction(
@@ -95,7 +90,7 @@ def record_correction(
     found = read_run(database, run)
     if found is None:
         raise NotFound(f"there is no run {run!r}", mend="see `vedette runs`")
-    if not database.rows("SELECT 1 FROM body WHERE seq=?", (found.position,)):
+    if not EntryReader(database).has_content(found.position):
         raise BadCommand(f"the content of run {run} was erased", mend="there is nothing to learn")
     assert draft.body is not None
     said, who = orjson.loads(draft.body.data), draft.fields["actor"]
@@ -128,7 +123,8 @@ def accept_undo(
     since: an erasure before this did not find the copy.
     """
     position = find_position(database, action)
-    if not database.rows(_RECORDED, (position, action)):
+    recorded = database.rows(_RECORDED, (position, action))
+    if not recorded or not EntryReader(database).has_content(position):
         raise erased_error(action)
     return accept_order(step_writer, arrival)
 

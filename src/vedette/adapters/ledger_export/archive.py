@@ -182,7 +182,7 @@ class JoinedLedger:
                 mend="name the folder that holds all segments",
             )
         self.snapshot = lambda: snapshot(record)
-        for name in ("entry_columns", "sized_checkpoints", "frontier"):
+        for name in ("sized_checkpoints", "frontier"):
             method: Callable[[], Any] | None = getattr(record, name, None)
             if method is not None:
                 setattr(self, name, method)

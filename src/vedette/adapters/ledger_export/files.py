@@ -30,8 +30,8 @@ EntryRow = tuple[int, bytes, bytes | None, bytes | None]
 class VerifiableLedger(Protocol):
     """A ledger to export or verify: entries in order with their bodies, and signed checkpoints.
 
-    A store, an export or an archive with a store behind it. What only some have (`entry_columns`,
-    `sized_checkpoints`, `frontier`, `archived`, `snapshot`) is asked for where it is there.
+    A store, an export or an archive with a store behind it. What only some have
+    (`sized_checkpoints`, `frontier`, `archived`, `snapshot`) is asked for where it is there.
     """
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]: ...

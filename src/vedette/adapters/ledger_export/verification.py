@@ -17,7 +17,7 @@ from vedette.adapters.ledger_export.files import (
     read_witness,
     snapshot,
 )
-from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS
+from vedette.domain.base.errors import DamagedSegment
 from vedette.ledger.history.action import ACTION_KINDS, ActionHistory
 from vedette.ledger.history.entry_view import view_entry
 from vedette.ledger.merkle import Frontier, ProofError
@@ -40,8 +40,17 @@ class _EntryStream:
         self._body: tuple[bytes, bytes] | None = None
         self._body_used = True
         self.stray_count = 0
+        self.is_damaged = False
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (seq, bytes) up to the end, or to a segment that cannot be read."""
+        try:
+            yield from self._read()
+        except DamagedSegment as error:
+            self.is_damaged = True
+            self._findings.append(Finding(Code.DAMAGED_SEGMENT, None, error.what))
+
+    def _read(self) -> Iterator[tuple[int, bytes]]:
         for seq, raw, salt, data in self._rows:
             self._body = None if salt is None or data is None else (salt, data)
             self._body_used = self._body is None
@@ -70,10 +79,10 @@ def verify_store(
     """Verify an export, an archive or a store by a key and a witness file: see `verify_ledger`.
 
     Every effect must have been permitted, and each permit by approval have its person's entry. Of a
-    store the typed columns are held against the bytes too, and its rows against the entries. With
-    `one_witness` nobody else shows this store's checkpoints: the file must have all of them. The
-    witness is read before the entries, so a fleet that goes on running meanwhile is not mistaken
-    for a cut. Raises ProofError for a malformed key; what is wrong with the record is reported.
+    store the rows are held against the entries, and what it finds entries by. With `one_witness`
+    nobody else shows this store's checkpoints: the file must have all of them. The witness is read
+    before the entries, so a fleet that goes on running meanwhile is not mistaken for a cut. Raises
+    ProofError for a malformed key; what is wrong with the record is reported.
     """
     shown = read_witness(witness)
     stray_findings: list[Finding] = []
@@ -88,63 +97,36 @@ def verify_store(
             stream if bodies else None,
             archived=archived,
         )
-        wrong, columns = _check_columns(record)
         column_findings = [*_check_sizes(record), *_check_tree(record, report)]
         store_findings = [
             *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
         ]
-        store_findings += _check_permits(record, archived.size)
-        if report.ok:
+        if not stream.is_damaged:
+            store_findings += _check_permits(record, archived.size)
+        if report.ok and not stream.is_damaged:
             # Where the entries themselves are wrong, nothing can be held against them.
             store_findings += _check_rows(record)
     counts = dict(report.counts)
+    if stream.is_damaged:
+        counts[Code.DAMAGED_SEGMENT] = 1
     if stream.stray_count and bodies:
         counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.stray_count
-        columns = stray_findings + columns
-    if wrong or column_findings:
-        counts[Code.COLUMN_MISMATCH] = wrong + len(column_findings)
+    else:
+        stray_findings = [one for one in stray_findings if one.code is Code.DAMAGED_SEGMENT]
+    if column_findings:
+        counts[Code.COLUMN_MISMATCH] = len(column_findings)
     shown_findings: list[Finding] = []
     for one in store_findings:
         counts[one.code] = counts.get(one.code, 0) + 1
         if counts[one.code] <= _MAX_FINDINGS:
             shown_findings.append(one)
-    findings = (*report.findings, *columns, *column_findings[:_MAX_FINDINGS], *shown_findings)
+    findings = (
+        *report.findings,
+        *stray_findings,
+        *column_findings[:_MAX_FINDINGS],
+        *shown_findings,
+    )
     return replace(report, counts=counts, findings=findings)
-
-
-def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
-    """Return how many entries have a column that differs from their bytes, and the first ones."""
-    read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "entry_columns", None)
-    wrong, found = 0, []
-    accepted: dict[str, int] = {}
-    for row in read() if read is not None else ():
-        *columns, raw = row
-        value = entry_object(raw)
-        if "about" not in value:
-            _add_about(value, accepted)
-        bad = [n for n, c in zip(ENTRY_COLUMNS, columns, strict=True) if c != value.get(n)]
-        if bad:
-            wrong += 1
-            if wrong <= _MAX_FINDINGS:
-                what = f"column {bad[0]} of entry {row[0]} is not what the entry's bytes say"
-                found.append(Finding(Code.COLUMN_MISMATCH, row[0], what))
-    return wrong, found
-
-
-def _add_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
-    """Say what an entry is about that was made before entries said so themselves.
-
-    Its store has moved it since to where its event lies (see `vedette.store.sqlite.migration`).
-    """
-    event, kind, seq = value.get("event"), value.get("kind"), value.get("seq")
-    if not isinstance(seq, int):
-        return
-    if kind == "event.accepted":
-        accepted[str(event)] = seq
-    if kind == "event.refused":
-        value["about"] = seq
-    elif isinstance(event, str):
-        value["about"] = accepted.get(event)
 
 
 def _check_sizes(record: VerifiableLedger) -> list[Finding]:

@@ -175,6 +175,12 @@ class BadStore(Permanent):
     code = "bad-store"
 
 
+class DamagedSegment(BadStore):
+    """The error of a segment of a store whose entries cannot be read."""
+
+    code = "damaged-segment"
+
+
 class Unavailable(Temporary):
     """The error of a part that is needed and not there (no running fleet, no engine)."""
 

@@ -13,11 +13,6 @@ RawEntry = tuple[int, bytes, bytes | None, bytes | None]
 # (seq, canonical bytes, body)
 EntryWithBody = tuple[int, bytes, bytes | None]
 
-# The typed columns that a store keeps beside an entry's bytes.
-ENTRY_COLUMNS = (
-    "seq", "at", "kind", "about", "agent", "outcome", "rule", "policy_rev", "actor", "cause",
-)  # fmt: skip
-
 
 class EntryLog(Protocol):
     """The port of entries in order: of a store, an export, or an archive with a store behind it."""

@@ -36,6 +36,7 @@ class Code(StrEnum):
     ROW_MISMATCH = "row-mismatch"
     CHECKPOINTS_GONE = "checkpoints-gone"
     WITNESS_SHORT = "witness-short"
+    DAMAGED_SEGMENT = "damaged-segment"
 
 
 class Finding(Struct, frozen=True):

@@ -45,7 +45,7 @@ _SETTINGS = (
 SELECT_FLEET_STATE = (
     "SELECT (SELECT rev FROM leasing), (SELECT COALESCE(MAX(number),0) FROM policy), "
     "COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name='stop_epoch'),0), "
-    "(SELECT COALESCE(MAX(seq),0) FROM entry), (SELECT COUNT(*) FROM worker)"
+    "(SELECT COALESCE(MAX(last),0) FROM segment), (SELECT COUNT(*) FROM worker)"
 )
 
 

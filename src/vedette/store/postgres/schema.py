@@ -14,7 +14,7 @@ from typing import NoReturn
 from vedette.domain.base.errors import BadStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.readmodel.schema import VIEW_SCHEMA, VIEW_TABLES
-from vedette.store.schema import SCHEMA, TABLES, TWO_TO_THREE, UNJUDGED_INDEX, refuse_newer
+from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer
 
 SHARDS = 64
 
@@ -65,9 +65,6 @@ def create_tables(database: PostgresDatabase) -> None:
         if found is None:
             database.execute_script(translate_tables(TABLES) + _WORKER_TABLES)
             database.execute("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
-        elif found == 2:
-            database.execute_script(translate_tables(TWO_TO_THREE))
-            database.execute("UPDATE meta SET value=? WHERE name='schema'", (str(SCHEMA),))
         elif found != SCHEMA:
             _refuse_schema(found)
         database.execute_script(UNJUDGED_INDEX)

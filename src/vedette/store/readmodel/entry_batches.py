@@ -6,8 +6,7 @@ group, or the digest of the last entry where no head is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import orjson
 from msgspec import Struct
@@ -17,9 +16,8 @@ from vedette.ledger.history.ledger_entry import LedgerEntry, to_ledger_entry
 from vedette.ledger.history.projection import Key, ProjectionRow
 from vedette.store.dialect import Database
 from vedette.store.meta import VIEW_BASE, read_meta
-from vedette.store.schema import in_list
-
-_RUNS = 128
+from vedette.store.segment import StoredEntry
+from vedette.store.stored_entries import EntryReader, at_us_of
 
 
 class EntryBatch(Struct, frozen=True):
@@ -35,19 +33,20 @@ class EntryBatches:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._entries = EntryReader(database, content=False)
 
     def last_seq(self) -> int:
         """Return the seq of the last entry; 0 if there is none."""
-        return int(self._database.rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
+        return self._entries.last_seq()
 
     def first_seq(self) -> int:
         """Return the seq of the first entry that is not archived; 1 if there is none."""
-        return int(self._database.rows("SELECT COALESCE(MIN(seq),1) FROM entry")[0][0])
+        return self._entries.first_seq()
 
     def accepted_us(self, seq: int) -> int | None:
         """Return when an entry was written, in microseconds; None if there is none."""
-        rows = self._database.rows("SELECT at FROM entry WHERE seq=?", (seq,))
-        return int(rows[0][0]) if rows else None
+        found = self._entries.find(seq)
+        return at_us_of(found.raw) if found is not None else None
 
     def mark_at(self, seq: int) -> str | None:
         """Return the ledger's mark at an entry; None if it has none there, "" before the first."""
@@ -56,31 +55,29 @@ class EntryBatches:
         rows = self._database.rows("SELECT note FROM checkpoint WHERE size=?", (seq,))
         if rows:
             return str(rows[0][0])
-        rows = self._database.rows("SELECT bytes FROM entry WHERE seq=?", (seq,))
-        return sha256_hex(rows[0][0]) if rows else None
+        found = self._entries.find(seq)
+        return sha256_hex(found.raw) if found is not None else None
 
     def read(self, after: int, limit: int) -> EntryBatch | None:
         """Return some `limit` entries after a seq, by whole groups; None if there are no more."""
-        sql = "SELECT seq, about, bytes FROM entry WHERE seq>? ORDER BY seq LIMIT ?"
-        rows = self._database.rows(sql, (after, limit))
-        if not rows:
+        found = self._entries.read(after, limit)
+        if not found:
             return None
-        if len(rows) == limit:
-            rows = self._whole_groups(rows, after)
-        last = int(rows[-1][0])
-        entries = [to_ledger_entry(seq, raw, about) for seq, about, raw in rows]
+        if len(found) == limit:
+            found = self._whole_groups(found, after)
+        last = found[-1].seq
+        entries = [to_ledger_entry(one.seq, one.raw, one.about) for one in found]
         return EntryBatch(entries, last, self.mark_at(last) or "")
 
-    def _whole_groups(self, rows: list[Any], after: int) -> list[Any]:
+    def _whole_groups(self, found: list[StoredEntry], after: int) -> list[StoredEntry]:
         """Cut entries off behind the last whole group, or add what their only group lacks."""
-        last = int(rows[-1][0])
+        last = found[-1].seq
         sql = "SELECT MAX(size) FROM checkpoint WHERE size>? AND size<=?"
         ((end,),) = self._database.rows(sql, (after, last))
         if end is not None:
-            return [row for row in rows if row[0] <= end]
+            return found[: end - found[0].seq + 1]
         ((end,),) = self._database.rows("SELECT MIN(size) FROM checkpoint WHERE size>?", (last,))
-        sql = "SELECT seq, about, bytes FROM entry WHERE seq>? AND seq<=? ORDER BY seq"
-        return [*rows, *self._database.rows(sql, (last, last if end is None else end))]
+        return [*found, *self._entries.walk(after=last, upto=last if end is None else end)]
 
     def of_runs(
         self, places: Iterable[tuple[int, str]], before: int
@@ -88,23 +85,12 @@ class EntryBatches:
         """Yield (run, entry) of the entries before a seq of events by agents (seq, agent), in order
         within a run.
         """
-        wanted = sorted(set(places))
-        for at in range(0, len(wanted), _RUNS):
-            yield from self._of_some_runs(wanted[at : at + _RUNS], before)
-
-    def _of_some_runs(
-        self, places: Sequence[tuple[int, str]], before: int
-    ) -> Iterator[tuple[str, LedgerEntry]]:
-        marks, asked = in_list(places)
-        sql = (
-            f"SELECT seq, about, bytes FROM entry WHERE about IN ({marks}) AND agent IN ({marks}) "
-            "AND seq<? ORDER BY seq"
-        )
-        values = [*(about for about, _ in asked), *(agent for _, agent in asked), before]
-        for seq, about, raw in self._database.rows(sql, values):
-            entry = to_ledger_entry(seq, raw, about)
-            if entry.run is not None:
-                yield entry.run, entry
+        wanted = set(places)
+        for one in self._entries.of_events({about for about, _ in wanted}):
+            if one.seq < before:
+                entry = to_ledger_entry(one.seq, one.raw, one.about)
+                if entry.run is not None and (entry.about, entry.agent) in wanted:
+                    yield entry.run, entry
 
     # --- what archived entries came to -----------------------------------------------------------
 

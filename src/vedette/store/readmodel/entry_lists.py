@@ -1,16 +1,18 @@
 """Pages of entries: by key, newest first, each filter by an index that ends in seq.
 
 Nothing here scans. What every event leaves is found by the lists of the read model, what is rare by
-the store's own index, and so is what is about one event. A filter that no single index answers in
-order is merged from ranges, each of which one does: an agent's entries from those of its kinds.
-What has no index is not a filter (see `vedette.ledger.history.changes`).
+the store's own table of it, and what is about one event by its places. A filter that no single
+index answers in order is merged from ranges, each of which one does: an agent's entries from those
+of its kinds. What has no index is not a filter (see `vedette.ledger.history.changes`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
 from vedette.domain.entry import KINDS
@@ -26,7 +28,8 @@ from vedette.store.readmodel.entry_index import (
 )
 from vedette.store.readmodel.model import ReadModel
 from vedette.store.row_mapper import find_position
-from vedette.store.schema import IS_RARE, LINE_KINDS, in_list
+from vedette.store.schema import LINE_KINDS, in_list
+from vedette.store.stored_entries import EntryReader
 
 _RANGE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
 # How much is read of each of several ranges at first; few of them have more on the page.
@@ -42,8 +45,8 @@ class IndexRange(Struct, frozen=True):
     """
 
     where: str
-    values: tuple[Any, ...] = ()
-    table: str = "entry"
+    values: tuple[Any, ...]
+    table: str
     low: int = 0
     listed: bool = False
 
@@ -53,6 +56,7 @@ class EntryPages:
 
     def __init__(self, database: Database, view: ReadModel) -> None:
         self._database = database
+        self._entries = EntryReader(database, content=False)
         self._view = view
 
     def page(
@@ -64,6 +68,9 @@ class EntryPages:
         edge = after if after is not None else self._last_entry() + 1
         if before is not None and not newer:
             edge = min(edge, before)
+        seqs = self._given_seqs(filters)
+        if seqs is not None:
+            return self._read_entries(_beside(seqs, edge, newer, limit))
         return self._read_entries(
             self._merge_ranges(self._index_ranges(filters), edge, newer, limit)
         )
@@ -74,20 +81,25 @@ class EntryPages:
         edge = self._last_entry() + 1
         return self._read_entries(self._merge_ranges(ranges, edge, False, limit))[::-1]
 
+    def _given_seqs(self, filters: Mapping[str, Any]) -> Sequence[int] | None:
+        """Return the seqs of all entries that a filter is answered by, where no index is asked."""
+        names = frozenset(filters)
+        if not names:
+            return range(self._first_entry(), self._last_entry() + 1)
+        if names == {"run"}:
+            return self._run_seqs(filters["run"])
+        if names == {"event"}:
+            return self._event_seqs(filters["event"])
+        return None
+
     def _index_ranges(self, filters: Mapping[str, Any]) -> list[IndexRange]:
         names, get = frozenset(filters), filters.__getitem__
-        if not names:
-            return [IndexRange("1=1")]
         if names == {"agent"}:
             return self._lists(*(agent_list(get("agent"), kind) for kind in sorted(KINDS)))
         if names == {"agent", "kind"}:
             return self._lists(agent_list(get("agent"), get("kind")))
         if names == {"kind"}:
             return self._kind_ranges(get("kind"), 0)
-        if names == {"run"}:
-            return self._run_ranges(get("run"))
-        if names == {"event"}:
-            return self._event_ranges(get("event"))
         if names == {"rule", "outcome"}:
             return self._lists(rule_list(get("rule"), get("outcome")))
         if names == {"policy_rev", "outcome"}:
@@ -105,11 +117,10 @@ class EntryPages:
         return [IndexRange("list=?", (id,), "view_entry", low, listed=True) for (id,) in found]
 
     def _first_entry(self) -> int:
-        ((first,),) = self._database.rows("SELECT COALESCE(MIN(seq),1) FROM entry")
-        return int(first)
+        return self._entries.first_seq()
 
     def _last_entry(self) -> int:
-        return int(self._database.rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
+        return self._entries.last_seq()
 
     def _kind_ranges(self, kind: str, low: int) -> list[IndexRange]:
         if kind == "event.accepted":
@@ -117,23 +128,20 @@ class EntryPages:
             return [IndexRange("1=1", (), "event", max(low, self._first_entry()))]
         if kind in LINE_KINDS:
             return self._lists(kind_list(kind), low=low)
-        return [IndexRange(f"kind=? AND {IS_RARE}", (kind,), low=low)]
+        return [IndexRange("kind=?", (kind,), "rare_entry", low)]
 
-    def _run_ranges(self, run: str) -> list[IndexRange]:
+    def _run_seqs(self, run: str) -> list[int]:
         position = find_position(self._database, run)
-        found = self._database.rows(
-            "SELECT agent FROM run WHERE position=? AND id=?", (position, run)
-        )
+        sql = "SELECT agent FROM run WHERE position=? AND id=?"
         # An event makes one run of an agent, and about an event there are few entries.
-        return [IndexRange("about=? AND agent=?", (position, agent)) for (agent,) in found]
+        agents = {agent for (agent,) in self._database.rows(sql, (position, run))}
+        about = self._entries.of_events([position]) if agents else []
+        return [one.seq for one in about if orjson.loads(one.raw).get("agent") in agents]
 
-    def _event_ranges(self, event: str) -> list[IndexRange]:
-        refused = [
-            seq for (seq,) in self._database.rows("SELECT seq FROM refused WHERE key=?", (event,))
-        ]
-        position = find_position(self._database, event)
-        abouts = [position, *refused] if position else refused
-        return [IndexRange("about=?", (about,)) for about in abouts]
+    def _event_seqs(self, event: str) -> list[int]:
+        rows = self._database.rows("SELECT seq FROM refused WHERE key=?", (event,))
+        abouts = [find_position(self._database, event), *(int(seq) for (seq,) in rows)]
+        return [one.seq for one in self._entries.of_events([at for at in abouts if at])]
 
     def _merge_ranges(
         self, ranges: Sequence[IndexRange], edge: int, newer: bool, limit: int
@@ -183,12 +191,17 @@ class EntryPages:
 
     def _read_entries(self, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the entries of these seqs, in their order."""
-        if not seqs:
-            return []
-        marks, asked = in_list(seqs)
-        sql = f"SELECT seq, bytes FROM entry WHERE seq IN ({marks})"
-        found: dict[int, bytes] = dict(self._database.rows(sql, asked))
-        return [(seq, found[seq]) for seq in seqs if seq in found]
+        found = self._entries.find_all(seqs)
+        return [(seq, found[seq].raw) for seq in seqs if seq in found]
+
+
+def _beside(seqs: Sequence[int], edge: int, newer: bool, limit: int) -> list[int]:
+    """Return those of seqs in order that are next to an edge on one side of it, newest first."""
+    if newer:
+        at = bisect_right(seqs, edge)
+        return list(reversed(seqs[at : at + limit]))
+    at = bisect_left(seqs, edge)
+    return list(reversed(seqs[max(0, at - limit) : at]))
 
 
 def _nearest(found: Sequence[Sequence[int]], newer: bool, limit: int) -> list[int]:

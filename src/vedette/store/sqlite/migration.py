@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.errors import BadStore
 from vedette.domain.base.failpoint import hit_failpoint
-from vedette.store.schema import SCHEMA, TABLES, TWO_TO_THREE, UNJUDGED_INDEX, refuse_newer, tag
+from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer, tag
 from vedette.store.sqlite.previous_state import copy_state
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def migrate_schema(connection: apsw.Connection, path: Path) -> Path | None:
         elif found == 1:
             _from_one(connection)
         else:
-            connection.execute(TWO_TO_THREE)
+            raise BadStore("older", where=str(path))
         connection.execute(UNJUDGED_INDEX)
         connection.execute(f"PRAGMA user_version={SCHEMA}")
         hit_failpoint("schema:mid")

@@ -1,0 +1,309 @@
+"""Entries of a store, found and read: by number, by event, by kind where it is rare, in order.
+
+Nobody else knows how the tables keep entries (`vedette.store.segment`). An entry is found by its
+segment: that of its own number, or those that `place` names for its event. Who writes reads what
+was flushed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from vedette.store.dialect import Database, Row
+from vedette.store.schema import LINE_KINDS, in_list
+from vedette.store.segment import (
+    MAX_BYTES,
+    MAX_ENTRIES,
+    Body,
+    StoredEntry,
+    pack_bodies,
+    pack_entries,
+    unpack_bodies,
+    unpack_segment,
+)
+
+_SEGMENT = "SELECT last, first, entries, {bodies} FROM segment"
+_LAST = "SELECT last FROM segment WHERE last>=? ORDER BY last LIMIT 1"
+_PACK = "INSERT INTO segment(last,first,entries,bodies) VALUES(?,?,?,?)"
+_PLACE = "INSERT INTO place(about,last) VALUES(?,?)"
+_RARE = "INSERT INTO rare_entry(kind,seq) VALUES(?,?)"
+_BATCH = 128
+_LINE_KINDS = frozenset(LINE_KINDS)
+
+
+class _Head(Struct):
+    """An entry of which no more is wanted than when it was written, and its kind."""
+
+    at: int = 0
+    kind: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Head)
+
+
+def _head_of(raw: bytes) -> _Head:
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, ValueError):
+        return _Head()
+
+
+def kind_of(raw: bytes) -> str:
+    """Return the kind that an entry's bytes say; "" for bytes that are no entry."""
+    return _head_of(raw).kind
+
+
+def at_us_of(raw: bytes) -> int:
+    """Return when an entry was written, in microseconds; 0 for bytes that are no entry."""
+    return _head_of(raw).at
+
+
+class EntryReader:
+    """The entries of one store. Reads only; raises DamagedSegment for a segment that is none."""
+
+    def __init__(self, database: Database, *, content: bool = True) -> None:
+        """Read from `database`; without `content` the entries alone, as if that were erased."""
+        self._database = database
+        self._select = _SEGMENT.format(bodies="bodies" if content else "NULL")
+        self._row: Row = ()
+        self._entries: list[StoredEntry] = []
+
+    # --- where the ledger begins and ends --------------------------------------------------------
+
+    def last_seq(self) -> int:
+        """Return the seq of the last entry; 0 if there is none."""
+        return int(self._database.rows("SELECT COALESCE(MAX(last),0) FROM segment")[0][0])
+
+    def first_seq(self) -> int:
+        """Return the seq of the first entry that is not archived; 1 if there is none."""
+        rows = self._database.rows("SELECT first FROM segment ORDER BY last LIMIT 1")
+        return int(rows[0][0]) if rows else 1
+
+    def last_at_us(self) -> int:
+        """Return when the last entry was written, in microseconds; 0 before the first."""
+        last = self.find(self.last_seq())
+        return at_us_of(last.raw) if last is not None else 0
+
+    def seq_at(self, at_us: int) -> int:
+        """Return the last entry that is not younger than an instant; 0 if none is.
+
+        By halving: instants hardly ever go back along the ledger.
+        """
+        first, high = self.first_seq(), self.last_seq()
+        low = first - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            entry = self.find(middle)
+            if entry is not None and at_us_of(entry.raw) <= at_us:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # --- by number ------------------------------------------------------------------------------
+
+    def find(self, seq: int) -> StoredEntry | None:
+        """Return an entry; None if there is none, or it is archived."""
+        entries = self._segment_of(seq)
+        return entries[seq - entries[0].seq] if entries else None
+
+    def find_all(self, seqs: Iterable[int]) -> dict[int, StoredEntry]:
+        """Return entries by their seq, as far as there are any."""
+        found = (self.find(seq) for seq in sorted(set(seqs)))
+        return {one.seq: one for one in found if one is not None}
+
+    def has_content(self, seq: int) -> bool:
+        """Say whether an entry is there with its content."""
+        found = self.find(seq)
+        return found is not None and found.data is not None
+
+    def _segment_of(self, seq: int) -> list[StoredEntry]:
+        entries = self._segment_from(seq)
+        return entries if entries and entries[0].seq <= seq else []
+
+    def _segment_from(self, seq: int) -> list[StoredEntry]:
+        """Return the entries of the segment that a seq lies in, or of the next one behind it."""
+        sql = f"{self._select} WHERE last>=? ORDER BY last LIMIT 1"
+        rows = self._database.rows(sql, (seq,))
+        return self._unpack(rows[0]) if rows else []
+
+    def _unpack(self, row: Row) -> list[StoredEntry]:
+        """Unpack a segment, unless it is the one that was unpacked last, byte by byte."""
+        if row != self._row:
+            last, first, entries, bodies = row
+            self._entries = unpack_segment(int(first), int(last), entries, bodies)
+            self._row = row
+        return self._entries
+
+    # --- by event -------------------------------------------------------------------------------
+
+    def of_events(
+        self, abouts: Collection[int], *, kinds: Collection[str] = ()
+    ) -> list[StoredEntry]:
+        """Return the entries that belong to events, by the seqs of these, in order.
+
+        With `kinds` those alone.
+        """
+        wanted, lasts = set(abouts), set[int]()
+        for part in _parts(sorted(wanted)):
+            marks, values = in_list(part)
+            rows = self._database.rows(f"SELECT last FROM place WHERE about IN ({marks})", values)
+            lasts.update(int(last) for (last,) in rows)
+        for about in wanted:
+            lasts.update(int(last) for (last,) in self._database.rows(_LAST, (about,)))
+        return [
+            entry
+            for row in self._segments(sorted(lasts))
+            for entry in self._unpack(row)
+            if entry.about in wanted and (not kinds or kind_of(entry.raw) in kinds)
+        ]
+
+    def _segments(self, lasts: Sequence[int]) -> Iterator[Row]:
+        for part in _parts(lasts):
+            marks, values = in_list(part)
+            sql = f"{self._select} WHERE last IN ({marks}) ORDER BY last"
+            yield from self._database.rows(sql, values)
+
+    # --- by kind --------------------------------------------------------------------------------
+
+    def rare(
+        self,
+        kinds: Sequence[str],
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int | None = None,
+    ) -> list[StoredEntry]:
+        """Return the entries of rare kinds behind a seq, up to another, in order.
+
+        With `limit` the last of them. What every event leaves (`schema.LINE_KINDS`) is not rare.
+        """
+        marks, values = in_list(list(kinds))
+        end = 2**62 if upto is None else upto
+        sql = (
+            f"SELECT seq FROM rare_entry WHERE kind IN ({marks}) AND seq>? AND seq<=? "
+            "ORDER BY seq DESC"
+        )
+        if limit is not None:
+            sql += f" LIMIT {limit}"
+        seqs = [int(seq) for (seq,) in self._database.rows(sql, (*values, after, end))]
+        return list(self.find_all(seqs).values())
+
+    # --- in order -------------------------------------------------------------------------------
+
+    def walk(
+        self, kinds: Collection[str] | None = None, after: int = 0, upto: int | None = None
+    ) -> Iterator[StoredEntry]:
+        """Yield the entries behind a seq in order, up to another; with `kinds` those alone.
+
+        A snapshot, if all are to be of one state, is the caller's.
+        """
+        if kinds is not None and not _LINE_KINDS.intersection(kinds):
+            yield from self.rare(list(kinds), after=after, upto=upto) if kinds else ()
+            return
+        end, bound = ("", ()) if upto is None else (" AND first<=?", (upto,))
+        sql = f"{self._select} WHERE last>?{end} ORDER BY last"
+        for last, first, entries, bodies in self._database.iterate_rows(sql, (after, *bound)):
+            for entry in unpack_segment(int(first), int(last), entries, bodies):
+                if entry.seq <= after or (upto is not None and entry.seq > upto):
+                    continue
+                if kinds is None or kind_of(entry.raw) in kinds:
+                    yield entry
+
+    def read(self, after: int, limit: int) -> list[StoredEntry]:
+        """Return the next entries behind a seq, oldest first."""
+        found: list[StoredEntry] = []
+        while len(found) < limit and (entries := self._segment_from(after + 1)):
+            found += [one for one in entries if one.seq > after]
+            after = entries[-1].seq
+        return found[:limit]
+
+    def content(self, after: int, upto: int) -> Iterator[StoredEntry]:
+        """Yield the entries behind a seq, up to another, that have their content still."""
+        sql = f"{self._select} WHERE bodies IS NOT NULL AND last>? AND first<=? ORDER BY last"
+        for last, first, entries, bodies in self._database.iterate_rows(sql, (after, upto)):
+            for entry in unpack_segment(int(first), int(last), entries, bodies):
+                if entry.data is not None and after < entry.seq <= upto:
+                    yield entry
+
+
+# --- what the writer asks -----------------------------------------------------------------------
+
+
+def write_entries(
+    database: Database, entries: Sequence[StoredEntry], rare: Sequence[tuple[str, int]]
+) -> None:
+    """Write entries that follow one another, in as many segments as they take, and their places.
+
+    `rare` are (kind, seq) of those whose kind is rare.
+    """
+    segments: list[tuple[Any, ...]] = []
+    places: list[tuple[int, int]] = []
+    for part in _segments(entries):
+        first, last = part[0].seq, part[-1].seq
+        bodies = {
+            one.seq: (one.salt, one.data)
+            for one in part
+            if one.salt is not None and one.data is not None
+        }
+        segments.append((last, first, pack_entries(part), pack_bodies(bodies)))
+        # An event's own segment is found by the event.
+        abouts = {one.about for one in part if one.about is not None and one.about < first}
+        places += [(about, last) for about in sorted(abouts)]
+    database.execute_many(_PACK, segments)
+    if places:
+        database.execute_many(_PLACE, places)
+    if rare:
+        database.execute_many(_RARE, rare)
+
+
+def _parts(values: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (values[at : at + _BATCH] for at in range(0, len(values), _BATCH))
+
+
+def _segments(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
+    """Cut entries into segments of at most MAX_ENTRIES and, but for their last, MAX_BYTES."""
+    begin, size = 0, 0
+    for at, one in enumerate(entries):
+        size += len(one.raw) + (len(one.data) if one.data is not None else 0)
+        if size >= MAX_BYTES or at + 1 - begin == MAX_ENTRIES:
+            yield entries[begin : at + 1]
+            begin, size = at + 1, 0
+    if begin < len(entries):
+        yield entries[begin:]
+
+
+def erase_content(database: Database, seqs: Iterable[int]) -> None:
+    """Delete the salt and content of entries from their segments; the entries stay as they are."""
+    wanted = sorted(set(seqs))
+    at = 0
+    while at < len(wanted):
+        sql = "SELECT last, bodies FROM segment WHERE last>=? ORDER BY last LIMIT 1"
+        rows = database.rows(sql, (wanted[at],))
+        if not rows:
+            return
+        last, bodies = rows[0]
+        end = at
+        while end < len(wanted) and wanted[end] <= last:
+            end += 1
+        gone = wanted[at:end]
+        content: dict[int, Body] = unpack_bodies(last, bodies)
+        left = {seq: body for seq, body in content.items() if seq not in gone}
+        if len(left) < len(content):
+            database.execute("UPDATE segment SET bodies=? WHERE last=?", (pack_bodies(left), last))
+        at = end
+
+
+def delete_segments(database: Database, size: int, limit: int) -> int:
+    """Delete the first segments of the entries up to `size`, `limit` at most; return how many."""
+    sql = "SELECT last FROM segment WHERE last<=? ORDER BY last LIMIT ?"
+    lasts = [int(last) for (last,) in database.rows(sql, (size, limit))]
+    if not lasts:
+        return 0
+    database.execute("DELETE FROM place WHERE last<=?", (lasts[-1],))
+    database.execute("DELETE FROM rare_entry WHERE seq<=?", (lasts[-1],))
+    return database.execute("DELETE FROM segment WHERE last<=?", (lasts[-1],))
