@@ -25,12 +25,12 @@ from vedette.ledger.merkle import (
     verifier_key,
 )
 from vedette.store.dialect import Database
-from vedette.store.meta import FRONTIER, UPSERT_META
-from vedette.store.schema import LINE_KINDS
+from vedette.store.schema import LINE_KINDS, NEWEST_FRONTIER
 from vedette.store.segment import StoredEntry
 from vedette.store.stored_entries import write_entries
 from vedette.store.witness import Witness
 
+_CHECKPOINT = "INSERT INTO checkpoint(size,note,frontier) VALUES(?,?,?)"
 _LINE_KINDS = frozenset(LINE_KINDS)
 
 
@@ -68,11 +68,11 @@ class LedgerWriter:
         """Take up the tree as the store has it. Raises BadStore if it is not the ledger's."""
         # One statement: another worker may commit between two.
         ((frontier, key, last),) = self._database.rows(
-            "SELECT (SELECT value FROM meta WHERE name='frontier'), "
+            f"SELECT ({NEWEST_FRONTIER}), "
             "(SELECT value FROM meta WHERE name='ledger_key'), "
             "(SELECT COALESCE(MAX(last),0) FROM segment)"
         )
-        self._frontier = Frontier.from_bytes(bytes.fromhex(frontier)) if frontier else Frontier()
+        self._frontier = Frontier.from_bytes(bytes(frontier)) if frontier else Frontier()
         self._check_key(key)
         if last != self._frontier.size:
             raise BadStore(
@@ -195,8 +195,7 @@ class LedgerWriter:
         point = grown.checkpoint(self._origin)
         note = point.sign(self._key_name, self._key, self._key_id)
         self._checkpoint = note, point
-        self._database.execute_many("INSERT INTO checkpoint VALUES(?,?)", [(point.size, note)])
-        self._database.execute_many(UPSERT_META, [(FRONTIER, grown.to_bytes().hex())])
+        self._database.execute_many(_CHECKPOINT, [(point.size, note, grown.to_bytes())])
         self._next_frontier = grown
 
     def confirm_group(self) -> None:

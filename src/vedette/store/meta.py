@@ -1,11 +1,10 @@
-"""The store's values by name (table meta): the tree, the key in force, what was archived, marks."""
+"""The store's values by name (table meta): the key in force, what was archived, marks."""
 
 from __future__ import annotations
 
 from vedette.store.dialect import Database
 
 ARCHIVED = "archived"
-FRONTIER = "frontier"
 INSTANCE = "instance"
 KEY = "ledger_key"
 RESTORED = "restored"

@@ -13,12 +13,13 @@ from vedette.domain.ports.ledger_reader import EntryWithBody, RawEntry
 from vedette.domain.row_proof import DECIDED_KIND, PROOF_KINDS, EntryRecord
 from vedette.domain.run import LossWindow
 from vedette.store.dialect import Database
-from vedette.store.meta import ARCHIVED, FRONTIER, KEY, RESTORED, read_meta
+from vedette.store.meta import ARCHIVED, KEY, RESTORED, read_meta
 from vedette.store.read_archived_memories import read_salted_bodies
 from vedette.store.readmodel.entry_lists import EntryPages
 from vedette.store.readmodel.model import ReadModel
 from vedette.store.row_check import RowMismatch, find_mismatches, find_view_mismatches
 from vedette.store.row_mapper import find_position
+from vedette.store.schema import NEWEST_FRONTIER
 from vedette.store.segment import StoredEntry
 from vedette.store.stored_entries import EntryReader
 
@@ -142,7 +143,8 @@ class LedgerReader:
 
     def frontier(self) -> str | None:
         """Return the tree that the store goes on with, in hexadecimal."""
-        return read_meta(self._database, FRONTIER)
+        rows = self._database.rows(NEWEST_FRONTIER)
+        return bytes(rows[0][0] or b"").hex() if rows else None
 
     def row_mismatches(self) -> Iterator[RowMismatch]:
         """Yield every column of a row that the entries contradict. Reads the whole ledger."""

@@ -34,6 +34,9 @@ LINE_KINDS = (
     "effect.intended", "effect.started", "effect.done", "budget.settled", "run.closed",
 )  # fmt: skip
 
+# The tree that the store goes on with.
+NEWEST_FRONTIER = "SELECT frontier FROM checkpoint ORDER BY size DESC LIMIT 1"
+
 BASE_TABLE = """
 CREATE TABLE view_base(
   name TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, sort INTEGER NOT NULL,
@@ -46,7 +49,6 @@ CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT RO
 -- Entries that follow one another, up to `last`, and their content: see `vedette.store.segment`.
 CREATE TABLE segment(
   last INTEGER PRIMARY KEY, first INTEGER NOT NULL, entries BLOB NOT NULL, bodies BLOB) STRICT;
-CREATE INDEX segment_content ON segment(last) WHERE bodies IS NOT NULL;
 -- The segments that hold entries about an event, but for that of the event itself.
 CREATE TABLE place(about INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY(about, last)
 ) STRICT, WITHOUT ROWID;
@@ -54,7 +56,8 @@ CREATE TABLE place(about INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY(ab
 CREATE TABLE rare_entry(kind TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY(kind, seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE checkpoint(size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
+-- The signed heads of the ledger, each with the tree that it is the head of.
+CREATE TABLE checkpoint(size INTEGER PRIMARY KEY, note TEXT NOT NULL, frontier BLOB) STRICT;
 
 -- `tag` is the first half of the key as a number; content is found by `subject` too.
 CREATE TABLE event(

@@ -14,7 +14,7 @@ from vedette.store.readmodel.model import ViewHome, ViewWriter
 
 # From one fold to the next at least so long while there is something to fold: a batch costs more
 # than its entries if it is small.
-GATHER_S = 0.1
+GATHER_S = 0.25
 _LOCK_POLL_S = 0.25
 _MAX_WAKES = 65_536
 
