@@ -46,8 +46,10 @@ from vedette.store.states import find_unkept
 from vedette.store.stored_entries import EntryReader, delete_segments, erase_content, kind_of
 from vedette.store.write_parts import WriteParts
 
-# How much is deleted in one transaction: the line's commits wait for it.
+# How much content, and how many segments, are deleted in one transaction: the line's commits wait
+# for it.
 CHUNK = 1000
+SEGMENTS = 64
 # Of so many bundles an archiving says on which Wasm they were published with: 13 KB of one entry.
 BUNDLES = 100
 
@@ -289,7 +291,7 @@ class StoreMaintenance:
         if not size or EntryReader(self._reading).first_seq() > size:
             return 0
         return await self._writer.submit(
-            lambda: delete_archived_rows(self._parts.database, size, CHUNK)
+            lambda: delete_archived_rows(self._parts.database, size, SEGMENTS)
         )
 
     def expiring_bodies(self, upto: int, *, after: int = 0) -> list[Row]:

@@ -8,6 +8,7 @@ was flushed before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -32,6 +33,8 @@ _PACK = "INSERT INTO segment(last,first,entries,bodies) VALUES(?,?,?,?)"
 _PLACE = "INSERT INTO place(about,last) VALUES(?,?)"
 _RARE = "INSERT INTO rare_entry(kind,seq) VALUES(?,?)"
 _BATCH = 128
+# How many segments a walk has in memory.
+_WALKED = 16
 _LINE_KINDS = frozenset(LINE_KINDS)
 
 
@@ -200,35 +203,35 @@ class EntryReader:
     ) -> Iterator[StoredEntry]:
         """Yield the entries behind a seq in order, up to another; with `kinds` those alone.
 
-        A snapshot, if all are to be of one state, is the caller's.
+        They are of one state of the store if the caller holds a snapshot.
         """
         if kinds is not None and not _LINE_KINDS.intersection(kinds):
             yield from self.rare(list(kinds), after=after, upto=upto) if kinds else ()
             return
-        end, bound = ("", ()) if upto is None else (" AND first<=?", (upto,))
-        sql = f"{self._select} WHERE last>?{end} ORDER BY last"
-        for last, first, entries, bodies in self._database.iterate_rows(sql, (after, *bound)):
-            for entry in unpack_segment(int(first), int(last), entries, bodies):
-                if entry.seq <= after or (upto is not None and entry.seq > upto):
-                    continue
-                if kinds is None or kind_of(entry.raw) in kinds:
-                    yield entry
-
-    def read(self, after: int, limit: int) -> list[StoredEntry]:
-        """Return the next entries behind a seq, oldest first."""
-        found: list[StoredEntry] = []
-        while len(found) < limit and (entries := self._segment_from(after + 1)):
-            found += [one for one in entries if one.seq > after]
-            after = entries[-1].seq
-        return found[:limit]
+        for entry in self._walk("", after, upto):
+            if kinds is None or kind_of(entry.raw) in kinds:
+                yield entry
 
     def content(self, after: int, upto: int) -> Iterator[StoredEntry]:
         """Yield the entries behind a seq, up to another, that have their content still."""
-        sql = f"{self._select} WHERE bodies IS NOT NULL AND last>? AND first<=? ORDER BY last"
-        for last, first, entries, bodies in self._database.iterate_rows(sql, (after, upto)):
-            for entry in unpack_segment(int(first), int(last), entries, bodies):
-                if entry.data is not None and after < entry.seq <= upto:
-                    yield entry
+        for entry in self._walk("bodies IS NOT NULL AND ", after, upto):
+            if entry.data is not None:
+                yield entry
+
+    def _walk(self, which: str, after: int, upto: int | None) -> Iterator[StoredEntry]:
+        """Yield the entries of the segments that a condition names; no cursor is open meanwhile."""
+        end = 2**62 if upto is None else upto
+        sql = f"{self._select} WHERE {which}last>? AND first<=? ORDER BY last LIMIT {_WALKED}"
+        while rows := self._database.rows(sql, (after, end)):
+            for last, first, entries, bodies in rows:
+                for entry in unpack_segment(int(first), int(last), entries, bodies):
+                    if after < entry.seq <= end:
+                        yield entry
+            after = int(rows[-1][0])
+
+    def read(self, after: int, limit: int) -> list[StoredEntry]:
+        """Return the next entries behind a seq, oldest first."""
+        return list(islice(self.walk(after=after), limit))
 
 
 # --- what the writer asks -----------------------------------------------------------------------
