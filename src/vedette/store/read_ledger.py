@@ -76,14 +76,14 @@ class LedgerReader:
         # Not by the read model: a policy's loosening is looked for in these.
         sql = "SELECT position FROM action GROUP BY position ORDER BY position DESC LIMIT ?"
         abouts = [int(at) for (at,) in self._database.rows(sql, (limit,))]
-        found = self._bare.of_events(abouts, kinds=(DECIDED_KIND,))
-        return [one.seq for one in reversed(found)][:limit]
+        found = [one.seq for one in self._bare.of_events(abouts, kinds=(DECIDED_KIND,))]
+        return found[: -limit - 1 : -1]
 
     def latest_of_agent(self, agent: str, kinds: tuple[str, ...], runs: int) -> list[bytes]:
         sql = "SELECT position FROM run WHERE agent=? ORDER BY position DESC LIMIT ?"
         abouts = [int(at) for (at,) in self._database.rows(sql, (agent, runs))]
-        found = self._bare.of_events(abouts, kinds=kinds)
-        return [one.raw for one in reversed(found) if orjson.loads(one.raw).get("agent") == agent]
+        found = [one.raw for one in self._bare.of_events(abouts, kinds=kinds)]
+        return [raw for raw in reversed(found) if orjson.loads(raw).get("agent") == agent]
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         for one in self._entries.walk(kinds, after):

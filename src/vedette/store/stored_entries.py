@@ -146,24 +146,31 @@ class EntryReader:
 
     def of_events(
         self, abouts: Collection[int], *, kinds: Collection[str] = ()
-    ) -> list[StoredEntry]:
-        """Return the entries that belong to events, by the seqs of these, in order.
+    ) -> Iterator[StoredEntry]:
+        """Yield the entries that belong to events, by the seqs of these, in order.
 
         With `kinds` those alone.
         """
-        wanted, lasts = set(abouts), set[int]()
-        for part in _parts(sorted(wanted)):
+        wanted = set(abouts)
+        for row in self._segments(sorted(self._lasts_of(sorted(wanted)))):
+            for entry in self._unpack(row):
+                if entry.about in wanted and (not kinds or kind_of(entry.raw) in kinds):
+                    yield entry
+
+    def _lasts_of(self, abouts: Sequence[int]) -> set[int]:
+        """Return the last seqs of the segments that hold entries about some events."""
+        lasts: set[int] = set()
+        for part in _parts(abouts):
             marks, values = in_list(part)
             rows = self._database.rows(f"SELECT last FROM place WHERE about IN ({marks})", values)
             lasts.update(int(last) for (last,) in rows)
-        for about in wanted:
-            lasts.update(int(last) for (last,) in self._database.rows(_LAST, (about,)))
-        return [
-            entry
-            for row in self._segments(sorted(lasts))
-            for entry in self._unpack(row)
-            if entry.about in wanted and (not kinds or kind_of(entry.raw) in kinds)
-        ]
+        own = 0
+        for about in abouts:
+            if about > own:
+                rows = self._database.rows(_LAST, (about,))
+                own = int(rows[0][0]) if rows else about
+                lasts.add(own)
+        return lasts
 
     def _segments(self, lasts: Sequence[int]) -> Iterator[Row]:
         for part in _parts(lasts):
