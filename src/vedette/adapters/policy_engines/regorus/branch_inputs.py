@@ -9,7 +9,6 @@ be a literal, or what the data say for that question. Pure.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -79,8 +78,9 @@ def branch_requests(
     if not bases:
         return []
     rules = _ConditionReader(modules, data)
+    table = _BaseTable([request for _, request in bases])
     each = [
-        _body_requests(rules, rule, body, bases)
+        _body_requests(rules, rule, body, table)
         for rule in rules_of(modules)
         for body, _ in rule.body_values()
         if body is not None
@@ -96,34 +96,50 @@ def branch_requests(
 
 
 def _body_requests(
-    rules: _ConditionReader, rule: Rule, body: Node, bases: Sequence[NamedRequest]
+    rules: _ConditionReader, rule: Rule, body: Node, bases: _BaseTable
 ) -> Iterator[NamedRequest]:
-    base = bases[0][1]
+    base = bases.requests[0]
     conditions = rules.conditions(rule.module, body, base)
-    wanted = {each.path: each.passing_values[0] for each in conditions}
-    fitting = max((one for _, one in bases), key=lambda one: _match_count(one, wanted))
+    fitting = bases.find_fitting({each.path: each.passing_values[0] for each in conditions})
     if fitting is not base:
         base = fitting
         conditions = rules.conditions(rule.module, body, base)
     if not conditions:
         return
-    passing = copy.deepcopy(base)
+    passing = base
     for each in conditions:
-        _set_value(passing, each.path, each.passing_values[0])
+        passing = _with_value(passing, each.path, each.passing_values[0])
     name = f"{rule.name} in {rule.module.path}:{rule.line}"
     yield f"{name} holds", passing
     for turn in zip_longest(*(each.variations() for each in conditions)):
         for variation in filter(None, turn):
             path, value = variation
-            other = copy.deepcopy(passing)
-            _set_value(other, path, value)
             shown = "nothing" if value is MISSING else repr(value)[:40]
+            other = _with_value(passing, path, value)
             yield f"{name} with {shown} at /{'/'.join(path)}", other
 
 
-def _match_count(request: Request, wanted: Mapping[InputPath, Any]) -> int:
-    """Return how much of what is wanted a question has as it stands."""
-    return sum(_value_at(request, path) == value for path, value in wanted.items())
+class _BaseTable:
+    """The questions that are varied, and what each has at a place: many bodies ask of the same."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        self._columns: dict[InputPath, list[Any]] = {}
+
+    def find_fitting(self, wanted: Mapping[InputPath, Any]) -> Request:
+        """Return the first question of those that have most of what is wanted as they stand."""
+        counts = [0] * len(self.requests)
+        for path, value in wanted.items():
+            for at, found in enumerate(self._column(path)):
+                counts[at] += found == value
+        return self.requests[counts.index(max(counts))]
+
+    def _column(self, path: InputPath) -> list[Any]:
+        column = self._columns.get(path)
+        if column is None:
+            column = [_value_at(request, path) for request in self.requests]
+            self._columns[path] = column
+        return column
 
 
 class _ConditionReader:
@@ -329,23 +345,20 @@ def _value_at(request: Any, path: InputPath) -> Any:
     return request
 
 
-def _set_value(request: Request, path: InputPath, value: Any) -> None:
-    """Put a value at a place, making what leads there; an element comes alone in its list."""
-    if EACH in path:
-        at = path.index(EACH)
-        inner: Any = {} if path[at + 1 :] else value
-        if path[at + 1 :]:
-            now = _value_at(request, path[: at + 1])
-            inner = copy.deepcopy(now) if isinstance(now, dict) else {}
-            _set_value(inner, path[at + 1 :], value)
-        _set_value(request, path[:at], [] if inner is MISSING else [inner])
-        return
-    at_last: Any = request
-    for step in path[:-1]:
-        if not isinstance(at_last.get(step), dict):
-            at_last[step] = {}
-        at_last = at_last[step]
-    if value is MISSING:
-        at_last.pop(path[-1], None)
-    else:
-        at_last[path[-1]] = copy.deepcopy(value)
+def _with_value(now: Any, path: InputPath, value: Any) -> Any:
+    """Return what was given with a value at a place, MISSING taking it away.
+
+    What leads there is made; an element comes alone in its list. All that is not on the way is
+    shared with what was given, and nobody changes it.
+    """
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if step == EACH:
+        inner = _with_value(now[0] if isinstance(now, list) and now else {}, rest, value)
+        return [] if inner is MISSING else [inner]
+    fields = dict(now) if isinstance(now, dict) else {}
+    fields[step] = _with_value(fields.get(step), rest, value)
+    if fields[step] is MISSING:
+        del fields[step]
+    return fields
