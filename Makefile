@@ -23,6 +23,7 @@ setup: ## Make .venv from requirements.lock and install the pinned opa (quick wh
 	@tools/setup
 	@tools/opa
 	@$(BIN)/python tools/policy_wasm.py
+	@$(BIN)/python -m vedette.adapters.policy_engines.opa_wasm
 	@tools/oidc/install
 	@tools/bqemulator
 	@tools/aiosmtpd

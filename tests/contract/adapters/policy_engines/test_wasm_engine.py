@@ -13,13 +13,16 @@ import wasmtime
 from tests.opa import find_opa
 from tests.questions import BUNDLE, decide, generated
 
+import vedette
 from vedette.adapters.policy_engines.opa_wasm import (
     MachineCodeCache,
     WasmEngine,
     compile_wasm,
     engine,
     instance,
+    machine_code,
 )
+from vedette.adapters.policy_engines.opa_wasm import __main__ as opa_wasm_main
 from vedette.adapters.policy_engines.opa_wasm import find_opa as find
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.base.errors import BadFleet, BadPolicy, EngineFailed
@@ -447,3 +450,68 @@ def test_machine_code_of_four_modules_is_kept(tmp_path: Path) -> None:
     assert len(list((tmp_path / "code").iterdir())) == 4
     assert code.read(f"{6:064}") == b"x"
     assert code.read(f"{0:064}") is None
+
+
+@pytest.fixture
+def shipped_folder(
+    tmp_path: Path, little: tuple[Bundle, bytes], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The package's own folder, with Wasm in it, as an installation leaves it."""
+    folder = tmp_path / "_wasm"
+    folder.mkdir()
+    folder.chmod(0o775)
+    (folder / "rules.wasm").write_bytes(little[1])
+    for module in (machine_code, opa_wasm_main):
+        monkeypatch.setattr(module, "SHIPPED_FOLDER", folder)
+    return folder
+
+
+def test_machine_code_beside_the_shipped_wasm_spares_every_first_start(
+    shipped_folder: Path, tmp_path: Path, little: tuple[Bundle, bytes], counted: list[int]
+) -> None:
+    for _ in range(2):
+        opa_wasm_main.main()
+        forget()
+    assert len(counted) == 1
+    own = MachineCodeCache(tmp_path / "code")
+    assert WasmEngine(*little, code_cache=own).decide(b"{}") == 1
+    assert len(counted) == 1
+    assert not (tmp_path / "code").exists()
+    (file,) = shipped_folder.glob("*.cwasm")
+    assert (file.stat().st_mode & 0o777, shipped_folder.stat().st_mode & 0o777) == (0o644, 0o755)
+
+
+@pytest.mark.parametrize(
+    "spoil", [_cut, _flipped, _linked, _open_to_all, _folder_open_to_all, _folder_linked]
+)
+def test_machine_code_in_the_package_that_others_may_have_made_is_passed_over(
+    shipped_folder: Path, little: tuple[Bundle, bytes], counted: list[int], spoil: object
+) -> None:
+    assert callable(spoil)
+    opa_wasm_main.main()
+    (file,) = shipped_folder.glob("*.cwasm")
+    spoil(file)
+    forget()
+    assert WasmEngine(*little).decide(b"{}") == 1
+    assert len(counted) == 2
+
+
+def test_machine_code_of_another_user_than_the_package_is_passed_over(
+    shipped_folder: Path, counted: list[int]
+) -> None:
+    opa_wasm_main.main()
+    assert len(counted) == 1
+    (file,) = shipped_folder.glob("*.cwasm")
+    owner = Path(vedette.__file__).stat().st_uid
+    assert MachineCodeCache(shipped_folder, owner=owner).read(file.stem) is not None
+    assert MachineCodeCache(shipped_folder, owner=owner + 1).read(file.stem) is None
+
+
+def test_an_installation_without_shipped_wasm_has_none_to_compile(
+    shipped_folder: Path, counted: list[int]
+) -> None:
+    (shipped_folder / "rules.wasm").unlink()
+    shipped_folder.rmdir()
+    opa_wasm_main.main()
+    assert not shipped_folder.exists()
+    assert not counted

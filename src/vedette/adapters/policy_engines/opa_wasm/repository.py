@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import vedette
 from vedette.adapters.policy_engines.opa_wasm.build import compile_wasm
+from vedette.adapters.policy_engines.opa_wasm.machine_code import SHIPPED_FOLDER
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.base.recent_cache import RecentCache
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, load_wasm
 
-# Made when the wheel is built and by `make setup` (tools/policy_wasm.py): the shipped rules.
-SHIPPED_FOLDER = Path(vedette.__file__).parent / "_wasm"
 # The live rules, those before them, and two that are tried.
 _CACHE_SIZE = 4
 
