@@ -21,6 +21,8 @@ from vedette.domain.bundle import Bundle
 
 META_PREFIX = "policy_wasm:"
 MAX_BYTES = 16 << 20
+# Of zlib: the usual 6 takes 14 ms for the shipped rules, where this takes 6 and 5 kB more.
+_LEVEL = 3
 
 
 class PolicyWasm(Struct, frozen=True):
@@ -41,9 +43,8 @@ class PolicyWasm(Struct, frozen=True):
 
     def to_meta(self) -> dict[str, str]:
         """Return what the record keeps of it, under its name."""
-        return {
-            META_PREFIX + self.digest: base64.b64encode(zlib.compress(self.raw)).decode("ascii")
-        }
+        packed = zlib.compress(self.raw, _LEVEL)
+        return {META_PREFIX + self.digest: base64.b64encode(packed).decode("ascii")}
 
 
 def unpack_wasm(text: str) -> bytes:
