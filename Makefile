@@ -44,7 +44,7 @@ check: ## The gate: ruff, mypy, import contracts, Rego by opa, pytest
 	@echo "== mypy --strict";    $(BIN)/mypy
 	@echo "== import contracts"; $(BIN)/lint-imports
 	@echo "== policies";         tools/check-policies
-	@echo "== pytest";           $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@echo "== pytest";           $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fast: ## Unit and property tests only; ARGS go to pytest
 	@$(BIN)/pytest -q tests/unit tests/properties $(ARGS)

@@ -19,6 +19,16 @@ from vedette.testing.faults import is_single_threaded
 # Tests read whole lines; who wants them folded at a width sets it for that test.
 os.environ.pop("COLUMNS", None)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the files with tests of many seconds go first, so that the workers end together.
+
+    pytest-xdist would begin with the files of most tests: those of minutes hold the fewest.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 # Set for a test that was given a process of its own.
 OWN = "VEDETTE_TEST_OWN_PROCESS"
 
