@@ -3,8 +3,8 @@
 #   infra/image/build.sh SOURCE TARGET
 #
 # The Dockerfile runs this, and so does a test, in a clean folder. TARGET stays where it is made:
-# scripts of an environment carry its path. COMPILE=1 compiles all modules and the policies at once,
-# for a quick start where nothing may be written later. PYTHON names the interpreter.
+# scripts of an environment carry its path. COMPILE=1 compiles all modules at once, for a quick
+# start where nothing may be written later. PYTHON names the interpreter.
 set -eu
 source=$(CDPATH='' cd -- "$1" && pwd)
 target=$2
@@ -32,10 +32,9 @@ trap 'exit 143' TERM
 (cd "$source" && "$work/build/bin/python" -m hatchling build -t wheel -d "$work/dist" >/dev/null)
 "$uv" pip install --quiet --python "$target/venv/bin/python" --no-deps --no-index \
   "$work"/dist/vedette-*.whl
-if [ "${COMPILE:-}" = 1 ]; then
-  "$target/venv/bin/python" -m compileall -q "$target/venv/lib"
-  "$target/venv/bin/python" -m vedette.adapters.policy_engines.opa_wasm
-fi
+# -I: the one in TARGET, whatever the environment or this folder would have imported.
+"$target/venv/bin/python" -I -m vedette.adapters.policy_engines.opa_wasm
+if [ "${COMPILE:-}" = 1 ]; then "$target/venv/bin/python" -m compileall -q "$target/venv/lib"; fi
 
 # The fleet as code, for whoever runs the image without mounting their own.
 mkdir "$target/fleet"

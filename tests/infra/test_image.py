@@ -287,3 +287,10 @@ def test_the_image_compiles_its_policies_by_the_opa_that_is_pinned(built: Built)
     copies = [rest for word, rest in BUILD if word == "COPY" and rest.startswith("--from=")]
     assert copies == [f"--from=openpolicyagent/opa:{version}-static /opa /usr/local/bin/opa"]
     assert list((built.target / "venv").rglob("vedette/_wasm/*.wasm"))
+
+
+def test_the_image_has_its_policies_as_machine_code_that_it_cannot_change(built: Built) -> None:
+    (code,) = (built.target / "venv").rglob("vedette/_wasm/*.cwasm")
+    package = code.parent.parent
+    assert code.stat().st_uid == code.parent.stat().st_uid == package.stat().st_uid
+    assert (code.stat().st_mode & 0o777, code.parent.stat().st_mode & 0o777) == (0o644, 0o755)
