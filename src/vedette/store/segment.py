@@ -78,7 +78,8 @@ def unpack_segment(first: int, last: int, packed: bytes, bodies: bytes | None) -
     """Return the entries of a segment in order. Raises DamagedSegment if it is none."""
     try:
         entries = _entries_decoder.decode(_decompress(packed))
-        if not len(entries.raws) == len(entries.abouts) == last + 1 - first:
+        if not 0 < len(entries.raws) == len(entries.abouts) == last + 1 - first:
+            # One without entries would hide those of the next from whoever looks for them.
             raise ValueError(f"it has {len(entries.raws)} entries from {first} on")
     except (msgspec.DecodeError, zstandard.ZstdError, TypeError, ValueError) as error:
         raise _damaged(last, error) from error
@@ -95,7 +96,7 @@ def _decompress(packed: bytes) -> bytes:
     size = zstandard.frame_content_size(packed)
     if not 0 <= size <= _MAX_UNPACKED:
         raise ValueError(f"it says that it unpacks to {size} bytes")
-    return _decompressor.decompress(packed)
+    return _decompressor.decompress(packed, allow_extra_data=False)
 
 
 def _damaged(last: int, error: Exception) -> DamagedSegment:
