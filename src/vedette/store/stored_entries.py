@@ -116,8 +116,16 @@ class EntryReader:
 
     def find_all(self, seqs: Iterable[int]) -> dict[int, StoredEntry]:
         """Return entries by their seq, as far as there are any."""
-        found = (self.find(seq) for seq in sorted(set(seqs)))
-        return {one.seq: one for one in found if one is not None}
+        found: dict[int, StoredEntry] = {}
+        entries: list[StoredEntry] = []
+        for seq in sorted(set(seqs)):
+            if not entries or entries[-1].seq < seq:
+                entries = self._segment_from(seq)
+            if not entries:
+                break
+            if entries[0].seq <= seq:
+                found[seq] = entries[seq - entries[0].seq]
+        return found
 
     def has_content(self, seq: int) -> bool:
         """Say whether an entry is there with its content."""
@@ -135,12 +143,17 @@ class EntryReader:
         return self._unpack(rows[0]) if rows else []
 
     def _unpack(self, row: Row) -> list[StoredEntry]:
-        """Unpack a segment, unless it is the one that was unpacked last, byte by byte."""
-        if row != self._row:
-            last, first, entries, bodies = row
-            self._entries = unpack_segment(int(first), int(last), entries, bodies)
-            self._row = row
-        return self._entries
+        """Unpack a segment, unless it is the one that was unpacked last, byte by byte.
+
+        One with content is not kept: that may be erased any time.
+        """
+        if self._entries and row == self._row:
+            return self._entries
+        last, first, packed, bodies = row
+        entries = unpack_segment(int(first), int(last), packed, bodies)
+        if bodies is None:
+            self._entries, self._row = entries, row
+        return entries
 
     # --- by event -------------------------------------------------------------------------------
 
