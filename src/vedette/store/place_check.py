@@ -11,7 +11,9 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.store.dialect import Database
+from vedette.store.meta import ARCHIVED, read_meta
 from vedette.store.schema import LINE_KINDS
 from vedette.store.segment import StoredEntry
 from vedette.store.stored_entries import EntryReader
@@ -36,12 +38,12 @@ def find_place_mismatches(database: Database) -> Iterator[PlaceMismatch]:
     places: set[tuple[int, int]] = set()
     rare: set[tuple[str, int]] = set()
     begin = 0
-    for first, entries in _segments(database):
-        last = entries[-1].seq
+    yield from _compare_borders(database)
+    for first, last, entries in _segments(database):
         for one in entries:
             value = orjson.loads(one.raw)
             about = _about_of(one.seq, value, accepted)
-            if one.about != about:
+            if one.about != about or (about or 0) > one.seq:
                 yield PlaceMismatch("segment", f"{last} entry {one.seq}: about", one.about, about)
             if about is not None and about < first:
                 places.add((about, last))
@@ -55,12 +57,29 @@ def find_place_mismatches(database: Database) -> Iterator[PlaceMismatch]:
     yield from _compare(database, begin, 2**62, places, rare)
 
 
-def _segments(database: Database) -> Iterator[tuple[int, list[StoredEntry]]]:
-    """Yield each segment's first seq and entries."""
-    lasts = database.iterate_rows("SELECT last, first FROM segment ORDER BY last")
+def _compare_borders(database: Database) -> Iterator[PlaceMismatch]:
+    """Yield the segments that do not begin where the one before ends, or are of no entries.
+
+    One beyond the beginning is read by nobody, and still says where the ledger begins; one that
+    reaches into what is archived holds entries that nothing vouches for.
+    """
+    kept = read_meta(database, ARCHIVED)
+    archived = ArchivedPrefix.from_bytes(kept.encode()).size if kept is not None else 0
+    before = None
+    for last, first in database.iterate_rows("SELECT last, first FROM segment ORDER BY last"):
+        if not 0 < first <= last or (before is not None and first != before + 1):
+            yield PlaceMismatch("segment", f"{last} first", first, (before or 0) + 1)
+        elif first <= archived < last:
+            yield PlaceMismatch("segment", f"{last} first", first, archived + 1)
+        before = int(last)
+
+
+def _segments(database: Database) -> Iterator[tuple[int, int, list[StoredEntry]]]:
+    """Yield each segment's first and last seq, and entries."""
+    lasts = database.iterate_rows("SELECT last, first FROM segment WHERE last>0 ORDER BY last")
     entries = EntryReader(database, content=False)
     for last, first in lasts:
-        yield int(first), [*entries.walk(after=int(first) - 1, upto=int(last))]
+        yield int(first), int(last), [*entries.walk(after=int(first) - 1, upto=int(last))]
 
 
 def _about_of(seq: int, value: dict[str, Any], accepted: dict[str, int]) -> int | None:

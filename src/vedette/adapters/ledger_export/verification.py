@@ -102,10 +102,7 @@ def verify_store(
             *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
         ]
         if not stream.is_damaged:
-            store_findings += _check_permits(record, archived.size)
-        if report.ok and not stream.is_damaged:
-            # Where the entries themselves are wrong, nothing can be held against them.
-            store_findings += _check_rows(record)
+            store_findings += _check_entries(record, report, archived.size)
     counts = dict(report.counts)
     if stream.is_damaged:
         counts[Code.DAMAGED_SEGMENT] = 1
@@ -127,6 +124,17 @@ def verify_store(
         *shown_findings,
     )
     return replace(report, counts=counts, findings=findings)
+
+
+def _check_entries(record: VerifiableLedger, report: Report, archived: int) -> Iterator[Finding]:
+    """Yield what the entries say that cannot be, and what a store's rows say that these do not."""
+    try:
+        yield from _check_permits(record, archived)
+        if report.ok:
+            # Where the entries themselves are wrong, nothing can be held against them.
+            yield from _check_rows(record)
+    except DamagedSegment as error:  # of what is archived: it was not read before
+        yield Finding(Code.DAMAGED_SEGMENT, None, error.what)
 
 
 def _check_sizes(record: VerifiableLedger) -> list[Finding]:
