@@ -18,9 +18,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.acceptance.day_played import (
@@ -36,6 +36,7 @@ from tests.acceptance.day_played import (
 from tests.acceptance.day_world import AGENTS, events
 from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import vedette
+from tests.segments import edit_content, edit_entry, read_entries
 
 from vedette.adapters.ledger_export import LedgerExport
 from vedette.domain.base.canonical import canonical_json
@@ -306,7 +307,8 @@ def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
 
     # Somebody who mends the digest as well is found by asking the policy again.
     entry = {**denied, "outcome": "permit", "body": hashlib.sha256(salt + data).hexdigest()}
-    write(path, "UPDATE entry SET bytes=? WHERE seq=?", canonical_json(entry), denied["seq"])
+    with closing(sqlite3.connect(path)) as file, file:
+        edit_entry(file, denied["seq"], canonical_json(entry))
     store = SqliteReader(tmp_path / "state")
     try:
         found = replay(store, TrustingStage().load)
@@ -317,17 +319,11 @@ def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
 
 def altered(path: Path, seq: int) -> tuple[bytes, bytes]:
     """Make a recorded denial a permit; return the body's salt and its new text."""
-    store = sqlite3.connect(path)
-    salt, data = store.execute("SELECT salt, data FROM body WHERE seq=?", (seq,)).fetchone()
-    store.close()
-    new = data.replace(b'"outcome":"deny"', b'"outcome":"permit"')
-    assert new != data
-    write(path, "UPDATE body SET data=? WHERE seq=?", new, seq)
-    return salt, new
-
-
-def write(path: Path, sql: str, *values: Any) -> None:
-    store = sqlite3.connect(path)
-    with store:
-        store.execute(sql, values)
-    store.close()
+    with closing(sqlite3.connect(path)) as file, file:
+        (entry,) = [one for one in read_entries(file) if one.seq == seq]
+        assert entry.salt is not None
+        assert entry.data is not None
+        new = entry.data.replace(b'"outcome":"deny"', b'"outcome":"permit"')
+        assert new != entry.data
+        edit_content(file, seq, data=new)
+    return entry.salt, new

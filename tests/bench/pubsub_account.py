@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
+
+from tests.segments import SEGMENTS, entries_of
 
 # How a run may stand when nothing is to be done: over, held for somebody or something, or given up.
 _RESTING = {"done", "waiting", "dead"}
@@ -11,8 +14,6 @@ _RESTING = {"done", "waiting", "dead"}
 _QUESTIONS = {
     "events": "SELECT COUNT(*) FROM event",
     "twice": "SELECT COUNT(*) - COUNT(DISTINCT (tag, key)) FROM event",
-    "ticks": "SELECT COUNT(*) FROM event e JOIN body b ON b.seq=e.seq "
-    'WHERE POSITION(\'"source":"vedette://harbour/schedule/\'::bytea IN b.data) > 0',
     "nobody": "SELECT COUNT(*) FROM event e "
     "WHERE NOT EXISTS (SELECT 1 FROM run r WHERE r.position=e.seq)",
     "orphans": "SELECT COUNT(*) FROM run r "
@@ -20,6 +21,7 @@ _QUESTIONS = {
     "unsettled": "SELECT COUNT(*) FROM action WHERE decided='permit' AND "
     "COALESCE(effect, '') NOT IN ('done', 'failed')",
 }
+_TICK = b'"source":"vedette://harbour/schedule/'
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,15 @@ def read_account(url: str) -> Account:
         states = connection.execute("SELECT state, COUNT(*) FROM run GROUP BY state").fetchall()
         return Account(
             **{name: one(query) for name, query in _QUESTIONS.items()},
+            ticks=_count_ticks(connection),
             told_nobody=int(document.get("woke_nobody", 0)),
             runs={state: int(n) for state, n in states},
+        )
+
+
+def _count_ticks(connection: Any) -> int:
+    with connection.cursor("segments") as cursor:  # read as they come: there may be very many
+        return sum(
+            b'"kind":"event.accepted"' in one.raw and _TICK in (one.data or b"")
+            for one in entries_of(cursor.execute(SEGMENTS))
         )

@@ -27,6 +27,7 @@ from tests.bench.peers.work import KEYS, Options, Work, drive_tasks, events, war
 from tests.bench.profiles import Samples, sampling
 from tests.bench.target import Target, happened
 from tests.pg import server
+from tests.segments import read_entries
 from tests.unit.test_lock import pins, places
 
 from vedette.testing.harness import checkout
@@ -93,7 +94,7 @@ async def test_the_line_bench_runs_on_a_postgresql_that_syncs(tmp_path: Path) ->
     with fresh(server()) as database:
         measured = await measure(tmp_path, load, database=database)
         with psycopg.connect(database.url) as looking:
-            (sealed,) = looking.execute("SELECT count(*) FROM entry").fetchone() or (0,)
+            sealed = len(read_entries(looking))
     assert (measured.effects, measured.lost, measured.repeated) == (EVENTS, 0, 0)
     # It was this database that the fleet wrote to, and its server's CPU is told by itself.
     assert sealed >= 3 * EVENTS

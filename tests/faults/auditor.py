@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.segments import read_entries
+
 Entry = dict[str, Any]
 
 
@@ -106,11 +108,7 @@ def at_crash(folder: Path, held: Held | None = None) -> list[str]:
     return wrong
 
 
-# The same statements are true of every store: the bytes of entries, and the ids of commands.
-ENTRIES = (
-    "SELECT bytes FROM entry "
-    "WHERE kind IN ('action.decided', 'budget.refused', 'event.accepted') ORDER BY seq"
-)
+# True of every store, as is where the entries lie: the ids of commands.
 COMMANDS = "SELECT id FROM command"
 
 
@@ -119,10 +117,10 @@ def _held(path: Path) -> Held:
         return Held()
     store = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        if not store.execute("SELECT 1 FROM sqlite_master WHERE name='entry'").fetchone():
+        if not store.execute("SELECT 1 FROM sqlite_master WHERE name='segment'").fetchone():
             return Held()
         return held_of(
-            [raw for (raw,) in store.execute(ENTRIES)], [id for (id,) in store.execute(COMMANDS)]
+            [one.raw for one in read_entries(store)], [id for (id,) in store.execute(COMMANDS)]
         )
     finally:
         store.close()

@@ -7,7 +7,8 @@ from typing import Any
 
 import psutil
 from tests import pg
-from tests.faults.auditor import COMMANDS, ENTRIES, Held, held_of
+from tests.faults.auditor import COMMANDS, Held, held_of
+from tests.segments import read_entries
 
 
 class Postgres:
@@ -52,10 +53,10 @@ class Postgres:
         """Return what a database holds durably, once the dead client's sessions are gone."""
         self._end_sessions(_name(url))
         with self._connect(url) as looking:
-            there = looking.execute("SELECT to_regclass('entry')").fetchone()
+            there = looking.execute("SELECT to_regclass('segment')").fetchone()
             if there[0] is None:
                 return Held()
-            raws = [bytes(raw) for (raw,) in looking.execute(ENTRIES)]
+            raws = [one.raw for one in read_entries(looking)]
             return held_of(raws, [id for (id,) in looking.execute(COMMANDS)])
 
     def _end_sessions(self, name: str) -> None:

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec.structs import replace
-from tests.faults.auditor import COMMANDS, ENTRIES, Held, Plan, held_of
+from tests.faults.auditor import COMMANDS, Held, Plan, held_of
 from tests.faults.scenario import (
     EVENTS,
     HOUR_US,
@@ -44,6 +44,7 @@ from tests.faults.scenario import (
     tell_proposal,
 )
 from tests.faults.world import FileWorld
+from tests.segments import read_entries
 
 from vedette.adapters.ledger_export import (
     archived_part,
@@ -170,7 +171,7 @@ def _held(path: Path, raws: list[bytes]) -> Held:
     try:
         if not store.execute("SELECT 1 FROM sqlite_master WHERE name='command'").fetchone():
             return Held()
-        raws += [raw for (raw,) in store.execute(ENTRIES)]
+        raws += [one.raw for one in read_entries(store)]
         return held_of(raws, [id for (id,) in store.execute(COMMANDS)])
     finally:
         store.close()
@@ -215,7 +216,7 @@ def _backup_wrong(manifest: Path) -> list[str]:
             if copy.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
                 found.append(f"the backup's {name} is damaged")
             if name == "store.db":
-                size = copy.execute("SELECT MAX(seq) FROM entry").fetchone()[0]
+                size = copy.execute("SELECT MAX(last) FROM segment").fetchone()[0]
                 if size != text["size"]:
                     found.append(f"the backup holds {size} entries, not {text['size']}")
         finally:

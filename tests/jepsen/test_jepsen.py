@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tests.jepsen.link import Link
 from tests.jepsen.schedule import OUTAGES, draw_outage, draw_schedule
 from tests.jepsen.trial import Trial
 from tests.jepsen.verification import VERBS, verify
+from tests.segments import Entry, change_entries
 from tests.simulation.history import NEVER
 from tests.simulation.model import judge
 
@@ -102,15 +103,35 @@ async def test_a_cut_link_drops_what_is_sent_and_refuses_nobody(loses: bool) -> 
 
 # --- a trial --------------------------------------------------------------------------------------
 
+
 # For each verb a change of the record that it has to find.
-_OF_KIND = "WHERE seq IN (SELECT seq FROM entry WHERE kind='{kind}')"
-SPOILED = {
-    "verify": "UPDATE entry SET bytes=CAST(replace(CAST(bytes AS TEXT), 'turn', 'tern') AS BLOB)",
-    "verify rows": "UPDATE row SET data=CAST(replace(CAST(data AS TEXT), '.0', '.7') AS BLOB)",
-    "verify decisions": "UPDATE body SET data=CAST(replace(CAST(data AS TEXT), 'permit', "
-    "'perhaps') AS BLOB) " + _OF_KIND.format(kind="action.decided"),
-    "verify judgements": "UPDATE body SET data=CAST(replace(CAST(data AS TEXT), '\"value\":1', "
-    "'\"value\":7') AS BLOB) " + _OF_KIND.format(kind="event.accepted"),
+def spoil_entries(store: apsw.Connection) -> None:
+    change_entries(store, lambda one: one._replace(raw=one.raw.replace(b"turn", b"tern")))
+
+
+def spoil_rows(store: apsw.Connection) -> None:
+    store.execute("UPDATE row SET data=CAST(replace(CAST(data AS TEXT), '.0', '.7') AS BLOB)")
+    assert store.changes()
+
+
+def spoil_content(store: apsw.Connection, kind: bytes, old: bytes, new: bytes) -> None:
+    def change(one: Entry) -> Entry:
+        if one.data is None or b'"kind":"%s"' % kind not in one.raw:
+            return one
+        return one._replace(data=one.data.replace(old, new))
+
+    change_entries(store, change)
+
+
+SPOILED: dict[str, Callable[[apsw.Connection], None]] = {
+    "verify": spoil_entries,
+    "verify rows": spoil_rows,
+    "verify decisions": lambda store: spoil_content(
+        store, b"action.decided", b"permit", b"perhaps"
+    ),
+    "verify judgements": lambda store: spoil_content(
+        store, b"event.accepted", b'"value":1', b'"value":7'
+    ),
 }
 
 
@@ -118,8 +139,7 @@ def what_is_found(trial: Trial, spare: Path, verb: Sequence[str]) -> list[str]:
     """Spoil a copy of the state for a verb, and return what it finds there."""
     shutil.copytree(trial.environment["VEDETTE_STATE"], spare)
     with contextlib.closing(apsw.Connection(str(spare / "store.db"))) as store:
-        store.execute(SPOILED[" ".join(verb)])
-        assert store.changes()
+        SPOILED[" ".join(verb)](store)
     return verify(trial.config, {**trial.environment, "VEDETTE_STATE": str(spare)}, [verb])
 
 

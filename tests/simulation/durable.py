@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 import orjson
+from tests.segments import SEGMENTS, entries_of
 from tests.simulation.clock import SimClock
 from tests.simulation.fleet_images import machine_of
 from tests.simulation.history import History
@@ -86,12 +87,14 @@ class Durable:
 
     def head(self) -> int:
         """Return how many entries the ledger has."""
-        return next((int(row[0]) for row in self.rows("SELECT COALESCE(MAX(seq),0) FROM entry")), 0)
+        sql = "SELECT COALESCE(MAX(last),0) FROM segment"
+        return next((int(row[0]) for row in self.rows(sql)), 0)
 
     def collect(self, history: History) -> list[bytes]:
         """Take the ledger and the fleet's own rows into the history; return the ledger's bytes."""
         archived = self._archived()
-        kept = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
+        stored = list(entries_of(self.rows(SEGMENTS)))
+        kept = [one.raw for one in stored]
         first = orjson.loads(kept[0])["seq"] if kept else 1
         # A segment may hold what the store has not let go of yet.
         ledger = [raw for seq, raw, _ in archived if seq < first] + kept
@@ -99,22 +102,20 @@ class Durable:
         for seq, _, data in archived:
             if data is not None and seq < first:
                 history.bodies[seq] = orjson.loads(data)
-        for seq, data in self.rows("SELECT b.seq, b.data FROM body b JOIN entry e ON e.seq=b.seq "
-                                   "WHERE e.kind IN ('turn.reasoned', 'run.closed')"):  # fmt: skip
-            history.bodies[seq] = orjson.loads(data)
+        content = [one for one in stored if one.data is not None]
+        for one in content:
+            if orjson.loads(one.raw)["kind"] in ("turn.reasoned", "run.closed"):
+                history.bodies[one.seq] = orjson.loads(one.data or b"")
         for collection, key, data in self.rows("SELECT collection, key, data FROM row"):
             agent = str(collection).removesuffix("_notes")
             history.rows[agent, key] = orjson.loads(data)["texts"]
-        left = [data for (data,) in self.rows("SELECT data FROM body")]
+        left = [one.data for one in content if one.data is not None]
         left += [it for row in self.rows("SELECT record, answer FROM action") for it in row if it]
         history.content = "\n".join(bytes(data).decode() for data in left)
         spent = "SELECT agent, SUM(amount) FROM spend WHERE unit='actions' GROUP BY agent"
         history.spend = {agent: int(total) for agent, total in self.rows(spent)}
         notes = [str(note) for (note,) in self.rows("SELECT note FROM checkpoint")]
-        salted = {
-            seq: bytes(salt) + bytes(data)
-            for seq, salt, data in self.rows("SELECT seq, salt, data FROM body")
-        }
+        salted = {one.seq: (one.salt or b"") + (one.data or b"") for one in content}
         history.proof = list(check_proof(ledger, notes, salted, first))
         return ledger
 

@@ -9,7 +9,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
+from tests.segments import add_entry, edit_about, edit_entry, remove_entries
 
 from vedette.adapters.files.source import JsonlSource
 from vedette.adapters.ledger_export import verify_store
@@ -378,12 +380,19 @@ async def test_history_beyond_what_the_restore_names_is_found(tmp_path: Path, wo
     assert not verified(tmp_path, whole).ok
 
 
-def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
+@contextmanager
+def edited(folder: Path) -> Iterator[apsw.Connection]:
     connection = apsw.Connection(str(folder / "state" / "store.db"))
-    for sql, values in statements:
-        connection.execute(sql, values)
-        assert connection.changes() > 0
+    with connection:
+        yield connection
     connection.close()
+
+
+def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
+    with edited(folder) as connection:
+        for sql, values in statements:
+            connection.execute(sql, values)
+            assert connection.changes() > 0
 
 
 @pytest.mark.parametrize("signer", ["nobody", "a stranger"])
@@ -408,16 +417,12 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
         "size": kept, "heads": [[point.size, point.root.hex()]],
     })  # fmt: skip
     tree.append(leaf_hash(raw))
+    with edited(tmp_path) as file:
+        remove_entries(file, range(kept + 1, 10_000))
+        add_entry(file, raw)
     edit(
         tmp_path,
-        ("DELETE FROM entry WHERE seq>?", (kept,)),
-        ("DELETE FROM body WHERE seq>?", (kept,)),
         ("DELETE FROM checkpoint WHERE size>?", (kept,)),
-        (
-            "INSERT INTO entry(seq,at,kind,actor,bytes) "
-            "VALUES(?,1,'store.restored','person:kim',?)",
-            (kept + 1, raw),
-        ),
         ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
     )
     name = "vedette/harbour"
@@ -456,9 +461,10 @@ async def test_a_fork_cannot_hide_behind_a_restore(tmp_path: Path, world: World)
     for raw in entries:
         tree.append(leaf_hash(raw))
         notes[tree.size] = Checkpoint("vedette/harbour", tree.size, tree.root()).body()
+    with edited(tmp_path) as file:
+        edit_entry(file, changed, entries[changed - 1])
     edit(
         tmp_path,
-        ("UPDATE entry SET bytes=?, at=at+1 WHERE seq=?", (entries[changed - 1], changed)),
         *(
             (
                 "UPDATE checkpoint SET note=? WHERE size=?",
@@ -519,7 +525,8 @@ async def test_a_damaged_store_is_no_backup(tmp_path: Path, world: World) -> Non
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(*jobs(0, 3, "wire.send"))
         await fleet.wait_until_idle()
-    edit(tmp_path, ("UPDATE entry SET at=at+1 WHERE seq=3", ()))
+    with edited(tmp_path) as file:
+        edit_about(file, 3, 1)
     with pytest.raises(BadStore, match="does not verify"):
         await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "backup"))
     assert not (tmp_path / "backup" / "backup.json").exists()

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 from tests.contract.adapters.alertmanager.test_alertmanager import ALERT, AUTHORISED, DOORS, PAYLOAD
 from tests.contract.interfaces.test_people_cli import Cli
+from tests.segments import remove_content
 
 from vedette.adapters.bigquery.rows import RowMapper
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
@@ -428,7 +429,7 @@ async def test_what_cannot_be_seen_any_more_is_not_approved(tmp_path: Path) -> N
         (accepted,) = fleet.entries("event.accepted")
         await fleet.close()
         with closing(sqlite3.connect(tmp_path / "state/store.db")) as file, file:
-            file.execute("DELETE FROM body WHERE seq=?", (accepted["seq"],))
+            remove_content(file, accepted["seq"])
         await fleet.open()
         for digest in (shown, fleet.shown_digest(row)):
             with pytest.raises(DisplayMismatch):

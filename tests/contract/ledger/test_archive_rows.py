@@ -17,6 +17,7 @@ from tests.contract.ledger.test_archive import (
     open_store,
     verified,
 )
+from tests.segments import remove_entries
 
 from vedette.adapters.ledger_export import checkpoint_size_before, write_segment
 from vedette.domain.base.errors import BadCommand
@@ -161,7 +162,7 @@ async def test_a_fold_whose_entries_go_ends(
     slices = fold.slices(20)
     next(slices)
     connection = apsw.Connection(str(folder / "store.db"))
-    connection.execute("DELETE FROM entry WHERE seq<=24")
+    remove_entries(connection, range(25))
     connection.close()
     assert list(slices) == []
     assert fold.reached < 20

@@ -55,7 +55,7 @@ EDITED = [
 
 
 def test_each_column_of_the_schema_is_found_or_listed_with_its_reason() -> None:
-    assert {table for table, _, _ in COLUMNS} >= {"entry", "run", "action", "policy", "view_base"}
+    assert {table for table, _, _ in COLUMNS} >= {"segment", "run", "action", "policy", "view_base"}
     assert len(COLUMNS) > 110
     names = {(table, column) for table, column, _ in COLUMNS}
     assert UNCHECKED.keys() <= names
@@ -115,14 +115,20 @@ async def laid(fleet: FleetHarness, clock: ManualClock) -> None:
     await fleet.app.commands.budget_raise(fleet.order("x"), 10**9, unit="actions", by=5)
 
 
-def edit(fleet: FleetHarness, sql: str, *values: Any) -> int:
+@contextmanager
+def edited(fleet: FleetHarness) -> Iterator[Any]:
+    """Open the database that a running fleet writes to, in one transaction."""
     database = fleet.app.store.parts.database
     database.begin()
     try:
-        changed = database.execute(sql, values)
+        yield database
     finally:
         database.commit()
-    return changed
+
+
+def edit(fleet: FleetHarness, sql: str, *values: Any) -> int:
+    with edited(fleet) as database:
+        return int(database.execute(sql, values))
 
 
 def other(value: Any, kind: str) -> Any:

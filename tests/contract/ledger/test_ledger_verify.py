@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ import apsw
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.segments import (
+    add_entry,
+    change_entries,
+    edit_about,
+    edit_content,
+    edit_entry,
+    read_entries,
+    remove_content,
+    remove_entries,
+)
 
 from vedette.adapters.ledger_export import (
     LedgerExport,
@@ -28,7 +39,6 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureTarget
-from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS
 from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, read_notes, verifier_key
 from vedette.ledger.verify import Code, Report
 from vedette.store.read_ledger import LedgerReader
@@ -95,13 +105,20 @@ def verified(folder: Path, witness: Path | None = None, **options: bool) -> Repo
         store.close()
 
 
-def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
+@contextmanager
+def edited(folder: Path) -> Iterator[apsw.Connection]:
+    """Open a store's file to edit it, in one transaction."""
     connection = apsw.Connection(str(folder / "store.db"))
     with connection:
+        yield connection
+    connection.close()
+
+
+def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
+    with edited(folder) as connection:
         for sql, values in statements:
             connection.execute(sql, values)
             assert connection.changes() > 0
-    connection.close()
 
 
 def bytes_of(folder: Path, seq: int) -> bytes:
@@ -175,21 +192,21 @@ def test_a_changed_entry_is_found(folder: Path) -> None:
     raw = bytes_of(folder, seq)
     changed = raw.replace(b'"agent":"watcher"', b'"agent":"Watcher"')
     assert changed != raw
-    edit(
-        folder,
-        ("UPDATE entry SET bytes=?, agent='Watcher' WHERE seq=?", (changed, seq)),
-    )
+    with edited(folder) as store:
+        edit_entry(store, seq, changed)
     report = verified(folder)
     assert Code.ROOT_MISMATCH in report.counts
     first = min(f.seq or 0 for f in report.findings if f.code is Code.ROOT_MISMATCH)
     assert first >= seq
     assert report.signed < seq  # how far everything still holds
-    edit(folder, ("UPDATE entry SET bytes=?, agent='watcher' WHERE seq=?", (raw, seq)))
+    with edited(folder) as store:
+        edit_entry(store, seq, raw)
     assert verified(folder).ok
 
 
 def test_a_missing_entry_is_found_and_named(folder: Path) -> None:
-    edit(folder, ("DELETE FROM entry WHERE seq=7", ()))
+    with edited(folder) as store:
+        remove_entries(store, {7})
     report = verified(folder)
     assert Code.SEQ_GAP in report.counts
     assert [f.seq for f in report.findings if f.code is Code.SEQ_GAP] == [8]
@@ -198,8 +215,9 @@ def test_a_missing_entry_is_found_and_named(folder: Path) -> None:
 
 def test_a_missing_entry_is_found_where_all_others_moved_up(folder: Path) -> None:
     size = size_of(folder)
-    moved = [("UPDATE entry SET seq=? WHERE seq=?", (n - 1, n)) for n in range(8, size + 1)]
-    edit(folder, ("DELETE FROM entry WHERE seq=7", ()), *moved)
+    with edited(folder) as store:
+        remove_entries(store, {7})
+        change_entries(store, lambda one: one._replace(seq=one.seq - (one.seq > 7)))
     report = verified(folder)
     assert report.counts[Code.SEQ_MISMATCH] == size - 7
     assert Code.TAIL_CUT in report.counts
@@ -207,43 +225,72 @@ def test_a_missing_entry_is_found_where_all_others_moved_up(folder: Path) -> Non
 
 def test_reordered_entries_are_found(folder: Path) -> None:
     four, five = bytes_of(folder, 4), bytes_of(folder, 5)
-    put = "UPDATE entry SET bytes=? WHERE seq=?"
-    edit(folder, (put, (five, 4)), (put, (four, 5)))
+    with edited(folder) as store:
+        edit_entry(store, 4, five)
+        edit_entry(store, 5, four)
     report = verified(folder)
     assert [f.seq for f in report.findings if f.code is Code.SEQ_MISMATCH] == [4, 5]
     assert Code.ROOT_MISMATCH in report.counts
-    edit(folder, (put, (four, 4)), (put, (five, 5)))
+    with edited(folder) as store:
+        edit_entry(store, 4, four)
+        edit_entry(store, 5, five)
     assert verified(folder).ok
 
 
 def test_an_entry_too_many_is_found(folder: Path) -> None:
     size = size_of(folder)
     value = {"v": 1, "seq": size + 1, "at": 1, "kind": "run.dead", "agent": "watcher"}
-    put = "INSERT INTO entry(seq,at,kind,agent,bytes) VALUES(?,1,'run.dead','watcher',?)"
-    edit(folder, (put, (size + 1, canonical_json(value))))
+    with edited(folder) as store:
+        add_entry(store, canonical_json(value))
     assert set(verified(folder).counts) == {Code.UNSIGNED_TAIL}
 
 
-# --- columns --------------------------------------------------------------------------------
+# --- what entries are found by -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("column", [name for name in ENTRY_COLUMNS if name != "seq"])
-def test_a_column_that_differs_from_the_bytes_is_found(folder: Path, column: str) -> None:
-    """Lists and filters go by the columns; the tree covers the bytes alone."""
-    value: object = 1234567 if column in ("at", "about", "policy_rev", "cause") else "changed"
-    edit(folder, (f"UPDATE entry SET {column}=? WHERE seq=5", (value,)))
+@pytest.mark.parametrize("seq", [2, 5, 7])
+@pytest.mark.parametrize("about", [None, 1, 3, 10**6])
+def test_what_a_segment_says_an_entry_is_about_is_compared(
+    folder: Path, seq: int, about: int | None
+) -> None:
+    """Explaining, erasing and deciding find entries by it; the tree covers the bytes alone."""
+    if orjson.loads(bytes_of(folder, seq)).get("about") == about:
+        return
+    with edited(folder) as store:
+        edit_about(store, seq, about)
     report = verified(folder)
-    assert dict(report.counts) == {Code.COLUMN_MISMATCH: 1}
-    (finding,) = report.findings
-    assert (finding.seq, column in finding.sentence) == (5, True)
-    assert not report.ok
+    assert set(report.counts) == {Code.ROW_MISMATCH}
+    assert any(f"entry {seq}: about" in finding.sentence for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("sql", "table"),
+    [
+        ("DELETE FROM place WHERE (about,last)=(SELECT about,last FROM place LIMIT 1)", "place"),
+        ("INSERT INTO place VALUES(2,20)", "place"),
+        ("INSERT INTO place VALUES(1,1000000)", "place"),
+        ("UPDATE place SET about=about+1000", "place"),
+        ("UPDATE place SET last=last+1000", "place"),
+        ("DELETE FROM rare_entry WHERE kind='hold.denied'", "rare_entry"),
+        ("INSERT INTO rare_entry VALUES('stop.set',3)", "rare_entry"),
+        ("INSERT INTO rare_entry VALUES('stop.set',1000000)", "rare_entry"),
+        ("UPDATE rare_entry SET kind='stop.set'", "rare_entry"),
+        ("UPDATE rare_entry SET seq=seq+1", "rare_entry"),
+    ],
+)
+def test_an_edit_of_what_finds_entries_is_found(folder: Path, sql: str, table: str) -> None:
+    edit(folder, (sql, ()))
+    report = verified(folder)
+    assert set(report.counts) == {Code.ROW_MISMATCH}
+    assert all(finding.sentence.startswith(table) for finding in report.findings)
 
 
 # --- bodies ---------------------------------------------------------------------------------
 
 
 def test_a_changed_body_is_found(folder: Path) -> None:
-    edit(folder, ("UPDATE body SET data=? WHERE seq=1", (b'{"forged":1}',)))
+    with edited(folder) as store:
+        edit_content(store, 1, data=b'{"forged":1}')
     report = verified(folder)
     assert dict(report.counts) == {Code.BODY_MISMATCH: 1}
     assert report.findings[0].seq == 1
@@ -251,7 +298,8 @@ def test_a_changed_body_is_found(folder: Path) -> None:
 
 
 def test_a_body_that_went_without_a_word_is_found(folder: Path) -> None:
-    edit(folder, ("DELETE FROM body WHERE seq=1", ()))
+    with edited(folder) as store:
+        remove_content(store, 1)
     assert dict(verified(folder).counts) == {Code.BODY_MISSING: 1}
 
 
@@ -259,7 +307,8 @@ def test_a_body_beside_an_entry_that_has_none_is_found(folder: Path) -> None:
     seq = next(
         n for n in range(1, size_of(folder)) if "body" not in orjson.loads(bytes_of(folder, n))
     )
-    edit(folder, ("INSERT INTO body VALUES(?,?,?)", (seq, bytes(16), b'{"why":"forged"}')))
+    with edited(folder) as store:
+        edit_content(store, seq, data=b'{"why":"forged"}')
     report = verified(folder)
     assert [(f.code, f.seq) for f in report.findings] == [(Code.BODY_MISMATCH, seq)]
     assert not report.ok
@@ -284,7 +333,9 @@ async def test_after_an_erasure_it_passes_and_says_so(folder: Path) -> None:
     assert report.bodies == before.bodies - len(digests) + 1  # the reason of the erasure is new
     assert report.to_json()["erased"] == 1
     # The control: the same body gone, and the entry that says so gone too.
-    edit(folder, ("DELETE FROM entry WHERE kind='body.erased'", ()))
+    with edited(folder) as file:
+        erased = {one.seq for one in read_entries(file) if b'"body.erased"' in one.raw}
+        remove_entries(file, erased)
     assert Code.BODY_MISSING in verified(folder).counts
 
 
@@ -296,10 +347,10 @@ def cut(folder: Path, size: int) -> None:
     tree = Frontier()
     for seq in range(1, size + 1):
         tree.append(leaf_hash(bytes_of(folder, seq)))
+    with edited(folder) as store:
+        remove_entries(store, range(size + 1, 10_000))
     edit(
         folder,
-        ("DELETE FROM entry WHERE seq>?", (size,)),
-        ("DELETE FROM body WHERE seq>?", (size,)),
         ("DELETE FROM checkpoint WHERE size>?", (size,)),
         ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
     )

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from tests.segments import remove_entries
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
@@ -366,7 +367,7 @@ async def test_what_archived_entries_came_to_is_kept(
     write = store.parts.database
     write.begin()
     write_base(write, fold.reached, fold.values().values())
-    write.execute("DELETE FROM entry WHERE seq<=?", (size,))
+    remove_entries(write, range(size + 1))
     write.execute("DELETE FROM checkpoint WHERE size<?", (size,))
     write.commit()
     assert store.view.rebuild() == len(before)

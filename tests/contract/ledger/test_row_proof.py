@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 import pytest
 from msgspec.structs import replace
-from tests.contract.ledger.test_edited_rows import edit, verified
+from tests.contract.ledger.test_edited_rows import edit, edited, verified
 from tests.contract.ledger.test_reconstruct_stores import START, opened
 from tests.contract.ledger.test_reconstruct_stores import plan as plan
+from tests.segments import edit_content, edit_entry
 
 from vedette.config.settings import StorePlan
 from vedette.domain.effect import Outcome
@@ -88,8 +89,8 @@ async def test_an_entry_that_was_written_over_approves_nothing(
         }  # fmt: skip
         if changed != "nothing":
             entry[changed] = forged[changed]
-            sql = "UPDATE entry SET bytes=? WHERE seq=?"
-            assert edit(fleet, sql, orjson.dumps(entry), entry["seq"]) == 1
+            with edited(fleet) as file:
+                edit_entry(file, entry["seq"], orjson.dumps(entry))
             column = {"actor": "approver", "until": "until_us", "action_digest": "digest"}[changed]
             sql = f"UPDATE action SET {column}=? WHERE id=?"
             assert edit(fleet, sql, forged[changed], row.id) == 1
@@ -312,8 +313,8 @@ async def test_a_record_that_says_better_origins_is_refused_at_its_use(
                 answer = fleet.body(decided["seq"])
                 answer["question"]["action"][name] = forged
                 answer["question"]["context"]["confidence"] = record["confidence"]
-                sql = "UPDATE body SET data=? WHERE seq=?"
-                assert edit(fleet, sql, orjson.dumps(answer), decided["seq"]) == 1
+                with edited(fleet) as file:
+                    edit_content(file, decided["seq"], data=orjson.dumps(answer))
             await fleet.approve(row)
             await fleet.restart()
             await fleet.wait_until_idle()
@@ -359,7 +360,8 @@ async def test_a_body_that_was_edited_is_as_if_it_were_gone(
         raw = orjson.dumps(fleet.body(entry["seq"]))
         forged = raw.replace(b"five", b"forged", 1)
         assert forged != raw
-        assert edit(fleet, "UPDATE body SET data=? WHERE seq=?", forged, entry["seq"]) == 1
+        with edited(fleet) as file:
+            edit_content(file, entry["seq"], data=forged)
         await fleet.restart()
         if kind == "event.accepted":
             await fleet.app.commands.resume(fleet.order("over"), agent="worker")

@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ import apsw
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.segments import (
+    Entry,
+    pack,
+    read_entries,
+    remove_content,
+    remove_entries,
+    replace_entry,
+)
 
 from vedette.adapters.ledger_export import LedgerExport, export, verify_store
 from vedette.adapters.signing_keys import format_verifier_key
@@ -82,8 +91,9 @@ async def write_ledger(path: Path) -> None:
     await store.commands.erase(
         ErasureTarget("event", event(1).key), draft("body.erased"), stateless=agents_of(store)
     )
-    (run,) = await accept_events(store, event(10))
-    await store.steps.commit(closing_step(store, run))
+    # Groups of several entries: a segment holds them all.
+    runs = await accept_events(store, *(event(number) for number in range(10, 14)))
+    await asyncio.gather(*(store.steps.commit(closing_step(store, run)) for run in runs))
     store.close()
 
 
@@ -125,42 +135,105 @@ def others(value: object) -> list[object]:
     return [1, "x"]
 
 
-@pytest.mark.parametrize("table", ["entry", "body", "checkpoint"])
+@pytest.mark.parametrize("table", ["segment", "place", "rare_entry", "checkpoint"])
 def test_every_changed_value_in_the_store_is_found(copy: Path, table: str) -> None:
     """Every column of every row of the ledger's tables, one change at a time."""
     connection = apsw.Connection(str(copy / "store.db"))
     columns = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
-    rows = connection.execute(f"SELECT rowid, {','.join(columns)} FROM {table}").fetchall()
+    named = " AND ".join(f"{column} IS ?" for column in columns)
+    rows = connection.execute(f"SELECT {','.join(columns)} FROM {table}").fetchall()
     tried = 0
-    for rowid, *values in rows:
+    for values in rows:
         for column, value in zip(columns, values, strict=True):
             for other in others(value):
                 connection.execute("BEGIN")
                 try:
                     connection.execute(
-                        f"UPDATE {table} SET {column}=? WHERE rowid=?", (other, rowid)
+                        f"UPDATE {table} SET {column}=? WHERE {named}", (other, *values)
                     )
                 except (apsw.ConstraintError, apsw.MismatchError):  # the table itself refuses it
                     connection.execute("ROLLBACK")
                     continue
                 report = verify_store(within(connection), VERIFIER, copy / "witness.log")
                 connection.execute("ROLLBACK")
-                assert not report.ok, (table, rowid, column, value, other)
+                assert not report.ok, (table, values, column, other)
                 tried += 1
-    assert tried > 2 * len(rows)
+    assert tried >= 2 * len(rows) > 0
     assert verify_store(within(connection), VERIFIER, copy / "witness.log").ok
     connection.close()
 
 
-@pytest.mark.parametrize("table", ["entry", "body"])
-def test_every_removed_row_is_found(copy: Path, table: str) -> None:
+@pytest.mark.parametrize("field", ["raw", "about", "salt", "data"])
+def test_every_changed_value_of_an_entry_is_found(copy: Path, field: str) -> None:
+    """Packed anew, and with all that finds entries made to fit."""
     connection = apsw.Connection(str(copy / "store.db"))
-    for (rowid,) in connection.execute(f"SELECT rowid FROM {table}").fetchall():
+    tried = 0
+    for stored in read_entries(connection):
+        value = getattr(stored, field)
+        for other in others(value) if value is not None else ():
+            if other is None and field != "about":
+                continue
+            connection.execute("BEGIN")
+            replace_entry(connection, Entry(**(stored._asdict() | {field: other})))
+            report = verify_store(within(connection), VERIFIER, copy / "witness.log")
+            connection.execute("ROLLBACK")
+            assert not report.ok, (stored, field, other)
+            tried += 1
+    assert tried > 30
+    connection.close()
+
+
+@pytest.mark.parametrize("what", ["entry", "content", "segment", "place", "rare_entry"])
+def test_everything_that_is_removed_is_found(copy: Path, what: str) -> None:
+    connection = apsw.Connection(str(copy / "store.db"))
+    attacks: list[Callable[[], object]] = []
+    if what == "entry":
+        seqs = [one.seq for one in read_entries(connection)]
+        attacks = [partial(remove_entries, connection, {seq}) for seq in seqs]
+    elif what == "content":
+        seqs = [one.seq for one in read_entries(connection) if one.data is not None]
+        attacks = [partial(remove_content, connection, seq) for seq in seqs]
+    else:
+        key = {"segment": "last", "place": "(about,last)", "rare_entry": "(kind,seq)"}[what]
+        for row in connection.execute(f"SELECT {key.strip('()')} FROM {what}").fetchall():
+            marks = ",".join("?" * len(row))
+            sql = f"DELETE FROM {what} WHERE {key}=({marks})"
+            attacks.append(partial(connection.execute, sql, row))
+    for attack in attacks:
         connection.execute("BEGIN")
-        connection.execute(f"DELETE FROM {table} WHERE rowid=?", (rowid,))
+        attack()
         report = verify_store(within(connection), VERIFIER, copy / "witness.log")
         connection.execute("ROLLBACK")
-        assert not report.ok, (table, rowid)
+        assert not report.ok, (what, attack)
+    assert len(attacks) > 1
+    assert verify_store(within(connection), VERIFIER, copy / "witness.log").ok
+    connection.close()
+
+
+def test_a_segment_that_was_not_written_here_is_found(copy: Path) -> None:
+    """Whatever it is laid over: it would be read instead of that, or before it."""
+    connection = apsw.Connection(str(copy / "store.db"))
+    entries = read_entries(connection)
+    size, tried = len(entries), 0
+    lasts = {last for (last,) in connection.execute("SELECT last FROM segment")}
+    put = "INSERT INTO segment(last,first,entries,bodies) VALUES(?,?,?,?)"
+    nothing = pack([[], []])
+    for last in range(-1, size + 3):
+        if last in lasts:
+            continue
+        for count in range(4):
+            if count > last + 1:
+                continue
+            part = [one for one in entries if last - count < one.seq <= last]
+            packed = pack([[one.raw for one in part], [one.about for one in part]])
+            for first in {last - len(part) + 1, last - count + 1}:
+                connection.execute("BEGIN")
+                connection.execute(put, (last, first, packed if part else nothing, None))
+                report = verify_store(within(connection), VERIFIER, copy / "witness.log")
+                connection.execute("ROLLBACK")
+                assert not report.ok, (first, last, count)
+                tried += 1
+    assert tried > 20
     connection.close()
 
 

@@ -17,6 +17,7 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
+from tests.segments import add_entry
 
 from vedette.adapters.ledger_export import (
     LedgerExport,
@@ -421,10 +422,7 @@ async def forged(folder: Path, *, keep_witness: bool) -> Report:
     tree.append(leaf_hash(raw))
     note = sign_note(Checkpoint(NAME, tree.size, tree.root()).body(), NAME, FORGER)
     connection = apsw.Connection(str(folder / "store.db"))
-    connection.execute(
-        "INSERT INTO entry(seq,at,kind,actor,bytes) VALUES(?,1,'key.rotated','person:kim',?)",
-        (size + 1, raw),
-    )
+    add_entry(connection, raw)
     connection.execute("INSERT INTO checkpoint VALUES(?,?)", (size + 1, note))
     connection.execute("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),))
     connection.close()

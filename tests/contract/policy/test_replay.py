@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import apsw
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.segments import edit_content, edit_entry, remove_content
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.action import Action, bind_proposal
@@ -276,15 +278,16 @@ async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_
     assert decided.decision.outcome == "permit"
     *_, last = (orjson.loads(raw) for _, raw, _, _ in store.ledger.walk(("action.decided",)))
     store.close()
-    for entry in (*decisions, last):
-        spoil(tmp_path / "state", "DELETE FROM body WHERE seq=?", entry["seq"])
+    with edited(tmp_path / "state") as file:
+        remove_content(file, *(entry["seq"] for entry in (*decisions, last)))
     # Forge the erasure to name what came after it.
     store_ = SqliteReader(tmp_path / "state")
     ((seq, raw, _, _),) = store_.ledger.walk(("body.erased",))
     store_.close()
     document = orjson.loads(raw)
     document["erased"].append(last["body"])
-    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", canonical_json(document), seq)
+    with edited(tmp_path / "state") as file:
+        edit_entry(file, seq, canonical_json(document))
     store_ = SqliteReader(tmp_path / "state")
     report = replay(store_, load)
     store_.close()
@@ -292,31 +295,48 @@ async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_
     assert not report.ok
 
 
-def spoil(folder: Path, sql: str, *values: Any) -> None:
+@contextmanager
+def edited(folder: Path) -> Iterator[apsw.Connection]:
     connection = apsw.Connection(str(folder / "store.db"))
-    connection.execute(sql, values)
-    assert connection.changes()
+    with connection:
+        yield connection
     connection.close()
 
 
+def spoil(connection: apsw.Connection, sql: str, *values: Any) -> None:
+    connection.execute(sql, values)
+    assert connection.changes()
+
+
 @pytest.mark.parametrize(
-    ("sql", "values", "found"),
+    ("tamper", "found"),
     [
-        ("DELETE FROM bundle WHERE digest=?", (bundle("first").digest,), {"no bundle": 5}),
         (
-            "UPDATE bundle SET files=? WHERE digest=?",
-            (orjson.dumps({"a.rego": "package a"}), bundle("first").digest),
+            lambda file: spoil(file, "DELETE FROM bundle WHERE digest=?", bundle("first").digest),
+            {"no bundle": 5},
+        ),
+        (
+            lambda file: spoil(
+                file,
+                "UPDATE bundle SET files=? WHERE digest=?",
+                orjson.dumps({"a.rego": "package a"}),
+                bundle("first").digest,
+            ),
             {"bad bundle": 5},
         ),
-        ("UPDATE body SET data=? WHERE seq=6", (b"{}",), {"bad body": 1}),
-        ("UPDATE body SET salt=? WHERE seq=6", (bytes(16),), {"bad body": 1}),
+        (lambda file: edit_content(file, 6, data=b"{}"), {"bad body": 1}),
+        (lambda file: edit_content(file, 6, salt=bytes(16)), {"bad body": 1}),
     ],
 )
 async def test_a_record_that_was_tampered_with_is_not_agreed_with(
-    recorded: Recorder, tmp_path: Path, sql: str, values: tuple[Any, ...], found: dict[str, int]
+    recorded: Recorder,
+    tmp_path: Path,
+    tamper: Callable[[apsw.Connection], None],
+    found: dict[str, int],
 ) -> None:
     recorded.store.close()
-    spoil(tmp_path / "state", sql, *values)
+    with edited(tmp_path / "state") as file:
+        tamper(file)
     store = SqliteReader(tmp_path / "state")
     report = replay(store, load)
     store.close()
@@ -334,7 +354,8 @@ async def test_an_entry_that_says_otherwise_than_its_body_differs(
     store.close()
     forged = raw.replace(b'"outcome":"permit"', b'"outcome":"deny"')
     assert forged != raw
-    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", forged, seq)
+    with edited(tmp_path / "state") as file:
+        edit_entry(file, seq, forged)
     store = SqliteReader(tmp_path / "state")
     report = replay(store, load)
     store.close()

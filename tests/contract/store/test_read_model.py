@@ -12,6 +12,7 @@ import orjson
 import pytest
 from tests import pg
 from tests.contract.store.test_follower import AnyStore, Place, whole, work
+from tests.segments import remove_entries
 
 from vedette.domain.base import machine
 from vedette.store.meta import ARCHIVED, VIEW_BASE, write_meta
@@ -146,7 +147,7 @@ async def test_what_is_kept_beyond_the_archive_stays_in_the_lists(
     write = store.parts.database
     write.begin()
     write_base(write, store.ledger.last_seq(), rows)
-    write.execute("DELETE FROM entry WHERE seq<=4")
+    remove_entries(write, range(5))
     write_meta(write, ARCHIVED, "{}")
     write.commit()
     assert EntryBatches(write).base_seq() == int(store.meta(VIEW_BASE) or 0) > 12

@@ -519,7 +519,7 @@ def test_who_reads_only_writes_nothing(worker: Opener, url: str) -> None:
     store = PostgresReader(url)
     assert store.ledger.last_seq() == 0
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        store.database.execute("DELETE FROM entry")
+        store.database.execute("DELETE FROM segment")
     store.close()
 
 

@@ -124,7 +124,8 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     target: Any = new.database
     for name in list_copied_tables():
         columns = ", ".join(f'"{column}"' for column in target.columns_of(name))
-        beyond = {"entry": f" WHERE seq<={done.size}", "body": f" WHERE seq<={done.size}"}
+        beyond = {"segment": f" WHERE last<={done.size}", "place": f" WHERE last<={done.size}"}
+        beyond |= {"rare_entry": f" WHERE seq<={done.size}"}
         beyond |= {"checkpoint": f" WHERE size<={done.size}"}
         beyond |= {"meta": " WHERE name NOT IN ('schema', 'frontier', 'first_key', 'instance')"}
         sql = f'SELECT {columns} FROM "{name}"{beyond.get(name, "")}'
@@ -231,12 +232,12 @@ async def test_a_store_that_does_not_verify_is_not_copied(settings: Settings, ur
     import apsw
 
     with apsw.Connection(str(settings.state / "store.db")) as connection:
-        connection.execute("UPDATE entry SET agent='another' WHERE agent='watcher'")
+        connection.execute("UPDATE rare_entry SET kind='another' WHERE kind='memory.proposed'")
     connection.close()
     with pytest.raises(BadStore, match="does not verify"):
         await copied(settings, url)
     database = PostgresDatabase(url, name="test")
-    assert database.rows("SELECT COUNT(*) FROM entry") == [(0,)]
+    assert database.rows("SELECT COUNT(*) FROM segment") == [(0,)]
     database.close()
 
 

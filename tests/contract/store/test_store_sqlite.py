@@ -19,6 +19,7 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.namespaces import may_run, need
+from tests.segments import remove_entries
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore, StoreBusy, StoreFailed
@@ -372,7 +373,7 @@ async def test_a_store_shorter_than_its_witness_saw_is_refused(folder: Path) -> 
 async def test_entries_cut_off_under_their_checkpoints_are_noticed_at_once(folder: Path) -> None:
     await filled(folder, 3)
     with raw(folder) as connection:
-        connection.execute("DELETE FROM entry WHERE seq=6")
+        remove_entries(connection, {6})
     connection.close()
     with pytest.raises(BadStore):
         open_store(folder)
@@ -387,7 +388,7 @@ async def test_a_tree_that_was_turned_back_with_the_entries_is_refused(folder: P
     await accept_events(store, event(50))
     store.close()
     with raw(folder) as connection:
-        connection.execute("DELETE FROM entry WHERE seq=5")
+        remove_entries(connection, {5})
         connection.execute("UPDATE meta SET value=? WHERE name='frontier'", frontier[0])
     connection.close()
     with pytest.raises(BadStore, match="the witness saw a ledger of 5 entries"):
