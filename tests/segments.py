@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,6 +43,15 @@ def pack(value: Any) -> bytes:
 def unpack(packed: bytes) -> Any:
     """Return the value that a segment's bytes keep."""
     return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(packed), strict=False)
+
+
+def unpacked_in(raw: bytes) -> Iterator[bytes]:
+    """Yield what is packed in a file's bytes, wherever it lies there whole."""
+    at = raw.find(zstandard.FRAME_HEADER)
+    while at >= 0:
+        with suppress(zstandard.ZstdError):
+            yield zstandard.ZstdDecompressor().decompressobj().decompress(raw[at : at + (1 << 20)])
+        at = raw.find(zstandard.FRAME_HEADER, at + 1)
 
 
 def entries_of(segments: Iterable[Sequence[Any]]) -> Iterator[Entry]:
