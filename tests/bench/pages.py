@@ -18,8 +18,9 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +29,22 @@ from tests.bench.machine import described, percentile
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.ledger.history.changes import entries_page, list_ledger_changes
+from vedette.store.dialect import Database
 from vedette.store.reader import StoreReader
-from vedette.store.schema import tag
+from vedette.store.schema import LINE_KINDS, tag
+from vedette.store.segment import StoredEntry
+from vedette.store.stored_entries import write_entries
 from vedette.store.write_buffer import RUN_COLUMNS
 
 BAR_MS = 5.0
 PAGE = 100
 _START_US = 1_750_000_000_000_000
 _BATCH = 20_000
-_ENTRY = "seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes"
-
-Entry = tuple[Any, ...]
+Inserted = tuple[Any, ...]
 
 
-def entries(number: int, agents: int, seed: int = 7) -> Iterator[Entry]:
-    """Yield rows of the table `entry`, as a fleet's line would have written them."""
+def entries(number: int, agents: int, seed: int = 7) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield entries and their bytes, as a fleet's line would have written them."""
     dice, seq, count = random.Random(seed), 0, 0
     while seq < number:
         about, count = seq + 1, count + 1
@@ -70,37 +72,38 @@ def entries(number: int, agents: int, seed: int = 7) -> Iterator[Entry]:
                 value["action"] = f"act_{event[4:]}"
             if kind == "hold.approved":
                 value["actor"] = "person:kim"
-            get = value.get
-            yield (
-                seq, at, kind, about, get("agent"), get("outcome"), get("rule"),
-                get("policy_rev"), get("actor"), seq - 1, canonical_json(value),
-            )  # fmt: skip
+            yield value, canonical_json(value)
 
 
-def fill(rows: Callable[[str, str, list[Entry]], None], number: int, agents: int) -> None:
-    """Write entries, events and runs with a function that inserts many rows of a table."""
-    batch: list[Entry] = []
-    for entry in entries(number, agents):
-        batch.append(entry)
-        if len(batch) >= _BATCH:
-            _put(rows, batch)
-            batch = []
-    _put(rows, batch)
+def fill(database: Database, number: int, agents: int) -> None:
+    """Write entries, events and runs, in transactions of their own."""
+    written = entries(number, agents)
+    while batch := list(islice(written, _BATCH)):
+        database.begin()
+        _put(database, batch)
+        database.commit()
 
 
-def _put(rows: Callable[[str, str, list[Entry]], None], batch: list[Entry]) -> None:
-    events: list[Entry] = []
-    runs: list[Entry] = []
-    for seq, _, kind, about, agent, *_, raw in batch:
-        key = raw[raw.index(b"evt_") :][:36].decode()
+def _put(database: Database, batch: list[tuple[dict[str, Any], bytes]]) -> None:
+    events: list[Inserted] = []
+    runs: list[Inserted] = []
+    rare: list[tuple[str, int]] = []
+    for value, _ in batch:
+        seq, kind, key = value["seq"], value["kind"], value["event"]
         if kind == "event.accepted":
             events.append((seq, tag(key), key, None))
         elif kind == "run.closed":
-            run = f"run_{key[4:20]}{'0' * 16}"
-            runs.append((about, agent, run, "", "done", 1, 1, 0, seq, 0, 0, None, 1, 0))
-    rows("entry", _ENTRY, batch)
-    rows("event", "seq,tag,key,subject", events)
-    rows("run", ",".join(RUN_COLUMNS), runs)
+            place = (value["about"], value["agent"], value["run"])
+            runs.append((*place, "", "done", 1, 1, 0, seq, 0, 0, None, 1, 0))
+        elif kind not in LINE_KINDS:
+            rare.append((kind, seq))
+    stored = [StoredEntry(value["seq"], raw, value["about"]) for value, raw in batch]
+    write_entries(database, stored, rare)
+    for table, columns, rows in (
+        ("event", "seq,tag,key,subject", events), ("run", ",".join(RUN_COLUMNS), runs)
+    ):  # fmt: skip
+        marks = ",".join("?" * (columns.count(",") + 1))
+        database.execute_many(f"INSERT INTO {table}({columns}) VALUES({marks})", rows)
 
 
 def filled_sqlite(folder: Path, number: int, agents: int) -> StoreReader:
@@ -109,14 +112,7 @@ def filled_sqlite(folder: Path, number: int, agents: int) -> StoreReader:
     from vedette.store.sqlite.view_file import ViewFile
 
     writing = open_database(folder / "store.db", write=True, synchronous="OFF")
-    writing.begin()
-
-    def rows(table: str, names: str, given: list[Entry]) -> None:
-        marks = ",".join("?" * (names.count(",") + 1))
-        writing.execute_many(f"INSERT INTO {table}({names}) VALUES({marks})", given)
-
-    fill(rows, number, agents)
-    writing.commit()
+    fill(writing, number, agents)
     writing.close()
     return StoreReader(open_database(folder / "store.db", write=False), ViewFile(folder))
 
@@ -132,14 +128,7 @@ def filled_postgres(number: int, agents: int) -> StoreReader:
     url = server(fsync=False).fresh()
     database = PostgresDatabase(url, name="bench", hold_ms=0)
     create_tables(database)
-
-    def rows(table: str, names: str, given: list[Entry]) -> None:
-        marks = ",".join("?" * (names.count(",") + 1))
-        database.begin()
-        database.execute_many(f"INSERT INTO {table}({names}) VALUES({marks})", given)
-        database.commit()
-
-    fill(rows, number, agents)
+    fill(database, number, agents)
     database.execute_script("ANALYZE")
     return StoreReader(database, ViewTables(partial(PostgresDatabase, url, name="view")))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shlex
 import subprocess
 import sys
@@ -40,7 +41,13 @@ from vedette.testing.toy_fleet import (  # fmt: skip
 )
 
 ROOT = Path(__file__).parents[3]
-HEAVY = "x" * 20_000
+
+
+def heavy(number: int = 0, size: int = 20_000) -> str:
+    """Return a text that takes so many bytes, however it is packed, beside others, too."""
+    return random.Random(number).randbytes(size).hex()
+
+
 TOOLS = ("wire.send", "order.place", "bell.ring")
 
 
@@ -66,7 +73,9 @@ async def calls_under_way(fleet: FleetHarness, world: World, tools: tuple[str, .
     """Have more work accepted than may be called at once; return how many calls wait."""
     for number in range(30):
         name, tool = f"e{number}", tools[number % len(tools)]
-        await fleet.send(job(name, send_proposal(f"{name} {HEAVY}", tool=tool), key=f"k{number}"))
+        await fleet.send(
+            job(name, send_proposal(f"{name} {heavy(number)}", tool=tool), key=f"k{number}")
+        )
     await wait_until(lambda: len(world.calls) >= 12)
     await asyncio.sleep(0.05)
     return len(world.calls)
@@ -88,7 +97,7 @@ async def test_nothing_is_called_while_the_store_cannot_commit_and_nothing_is_ca
         await asyncio.sleep(0.1)  # calls that had their leave before the store knew
         begun = len(world.calls)
         with pytest.raises(StoreFailed):
-            await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))
+            await fleet.send(job("late", note_proposal(heavy(size=100_000)), key="late"))
         await asyncio.sleep(1.2)  # over two rounds of what is tried again after half a second
         assert len(world.calls) == begun
         grow(fleet, None)
@@ -107,7 +116,7 @@ async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path
     async with fleet:
         begun = await calls_under_way(fleet, world, TOOLS[:1])
         grow(fleet, 0)
-        huge = fleet.order("the disk is full " + HEAVY)
+        huge = fleet.order("the disk is full " + heavy())
         done = await fleet.app.commands.stop(huge, all=True)
         assert (done["recorded"], done["stopped"]) == (False, ["all:"])
         assert "full" in done["why"]
@@ -139,7 +148,9 @@ async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path
 async def test_what_was_not_recorded_and_is_ordered_again_counts_no_more(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
         grow(fleet, 0)
-        assert not (await fleet.app.commands.stop(fleet.order(10 * HEAVY), all=True))["recorded"]
+        assert not (await fleet.app.commands.stop(fleet.order(heavy(size=100_000)), all=True))[
+            "recorded"
+        ]
         assert b"vedette_stops_unrecorded 1.0" in fleet.app.metrics.scrape()[0]
         grow(fleet, None)
         assert (await fleet.app.commands.stop(fleet.order(), all=True))["recorded"]
@@ -156,12 +167,12 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
     async with toy_fleet(tmp_path, World()) as fleet:
         store: Any = fleet.app.store
         intercept_commits(fleet, hold_back)
-        await fleet.send(*(job(f"n{n}", note_proposal(HEAVY), key=f"k{n}") for n in range(5)))
+        await fleet.send(*(job(f"n{n}", note_proposal(heavy(n)), key=f"k{n}") for n in range(5)))
         spare = store.writer._hooks._spare
         hold, spare.reserve = spare.reserve, lambda: False  # no room for the file
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
-            await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))
+            await fleet.send(job("late", note_proposal(heavy(size=100_000)), key="late"))
         grow(fleet, None)  # what was given up
         decided.set()
         await wait_until(lambda: fleet.app.metrics.total("store_failures") >= 5)
@@ -209,7 +220,7 @@ async def test_status_says_that_the_store_cannot_commit(
         assert "cannot commit" not in await status()
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
-            await fleet.send(job("1", note_proposal(10 * HEAVY)))
+            await fleet.send(job("1", note_proposal(heavy(size=100_000))))
         assert "the store cannot commit: nothing is accepted" in await status()
         grow(fleet, None)
 
