@@ -83,7 +83,7 @@ class EntryReader:
 
     def first_seq(self) -> int:
         """Return the seq of the first entry that is not archived; 1 if there is none."""
-        rows = self._database.rows("SELECT first FROM segment ORDER BY last LIMIT 1")
+        rows = self._database.rows("SELECT first FROM segment WHERE last>0 ORDER BY last LIMIT 1")
         return int(rows[0][0]) if rows else 1
 
     def last_at_us(self) -> int:
