@@ -54,6 +54,11 @@ def unpacked_in(raw: bytes) -> Iterator[bytes]:
         at = raw.find(zstandard.FRAME_HEADER, at + 1)
 
 
+def is_in(phrase: bytes, raw: bytes) -> bool:
+    """Say whether a file's bytes hold a phrase, be it packed or not."""
+    return phrase in raw or any(phrase in one for one in unpacked_in(raw))
+
+
 def entries_of(segments: Iterable[Sequence[Any]]) -> Iterator[Entry]:
     """Yield the entries in rows of `SEGMENTS`."""
     for _, first, entries, bodies in segments:

@@ -15,6 +15,7 @@ import apsw
 import pytest
 from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import content, learned, order
+from tests.segments import is_in
 
 from vedette.adapters.ledger_export import write_segment
 from vedette.adapters.signing_keys import format_verifier_key, open_ledger_key
@@ -114,7 +115,7 @@ def recalled(fleet: FleetHarness, text: str) -> list[str]:
 def holding(fleet: FleetHarness, phrase: str) -> list[str]:
     """Return the files of the state that hold a phrase, its end being in no other phrase."""
     files = [path for path in (fleet.folder / "state").rglob("*") if path.is_file()]
-    return sorted(path.name for path in files if phrase.encode() in path.read_bytes())
+    return sorted(path.name for path in files if is_in(phrase.encode(), path.read_bytes()))
 
 
 async def states(fleet: FleetHarness) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.acceptance.promises.test_promise_06_memory_is_governed import mail, shipped
-from tests.segments import unpacked_in
+from tests.segments import is_in
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
@@ -37,11 +37,8 @@ def world() -> World:
 
 def holding(folder: Path, phrase: str = PHRASE) -> set[str]:
     """Return the names of the files of a state folder that hold a phrase, be it packed or not."""
-    files = {path: path.read_bytes() for path in (folder / "state").rglob("*") if path.is_file()}
-    return {
-        path.name for path, raw in files.items()
-        if phrase.encode() in raw or any(phrase.encode() in one for one in unpacked_in(raw))
-    }  # fmt: skip
+    files = [path for path in (folder / "state").rglob("*") if path.is_file()]
+    return {path.name for path in files if is_in(phrase.encode(), path.read_bytes())}
 
 
 # --- the files ------------------------------------------------------------------------------

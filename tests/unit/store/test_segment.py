@@ -173,6 +173,12 @@ def test_borders_that_are_not_those_of_the_entries_are_refused(first: int, last:
         unpack_segment(first, last, GOOD, None)
 
 
+def test_a_segment_of_no_entries_is_refused() -> None:
+    for first, last in ((11, 10), (1, 0)):
+        with pytest.raises(DamagedSegment, match="it has 0 entries"):
+            unpack_segment(first, last, frame([[], []]), None)
+
+
 def test_no_byte_of_a_segment_can_be_changed_into_other_entries_unseen() -> None:
     """It is refused or comes out as other bytes, of which the tree tells; nothing else happens."""
     bodies = bodies_of(ENTRIES)
