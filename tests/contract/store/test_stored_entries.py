@@ -342,6 +342,17 @@ def test_a_reader_sees_what_is_flushed_and_what_was_rolled_back(filled: Database
     assert (reader.find(1), seqs_of(reader.rare(RARE, after=8))) == (BY_SEQ[1], [10])
 
 
+def test_what_was_rolled_back_is_not_remembered(filled: Database) -> None:
+    """Its number is given again, to another entry."""
+    reader = EntryReader(filled, content=False)
+    filled.begin()
+    write_entries(filled, [entry(12, "stop.set")], [("stop.set", 12)])
+    assert reader.find(12) == bare([entry(12, "stop.set")])[0]
+    filled.rollback()
+    write(filled, [entry(12, "run.closed", 4)])
+    assert reader.find(12) == bare([entry(12, "run.closed", 4)])[0]
+
+
 @pytest.mark.parametrize(("size", "limit", "first"), [
     (2, 9, 1), (3, 9, 4), (6, 9, 4), (7, 9, 8), (7, 1, 4), (7, 0, 1), (11, 2, 8), (10**6, 9, 12),
 ])  # fmt: skip
