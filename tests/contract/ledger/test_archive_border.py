@@ -23,6 +23,8 @@ def forge(file: apsw.Connection, size: int, how: str) -> None:
     row = next(file.execute(SEGMENTS))
     old = list(entries_of([row]))
     first = old[0].seq
+    if how.startswith("an "):
+        file.execute("INSERT INTO rare_entry VALUES('hold.approved',?)", (size,))
     if how == "another beginning":
         file.execute(PUT, (0, first + 9, b"", None))
     elif how == "an approval of later":
