@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contract.store.test_migrate import upgrade
 from tests.fixtures import make_state
 from tests.said import Said, said
 
 from vedette.interfaces.cli.old_spellings import RULES, translate
-from vedette.store.sqlite.connection import open_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -128,8 +128,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("spellings")
     with tarfile.open(make_state.ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
-    # A store of before is brought up by whoever writes; a verb that reads asks for that.
-    open_database(folder / "fleet" / ".vedette" / "store.db", write=True).close()
+    # A store of before is upgraded by hand; any other verb asks for that.
+    upgrade(folder / "fleet" / ".vedette")
     at_us = json.loads((folder / "record.json").read_text(encoding="utf-8"))["at_us"]
     shift_ns = at_us * 1000 - time.time_ns()
     real, real_ns = time.time, time.time_ns

@@ -25,6 +25,7 @@ from typing import Any
 
 import click
 import pytest
+from tests.contract.store.test_migrate import unpacked
 from tests.said import START, environment
 from tools import json_shapes
 
@@ -149,6 +150,7 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
     reads(made)
     writes(made)
     dead(Scene(folder.parent / "toy", results, parent_scene.said))
+    older(Scene(folder.parent / "older", results, parent_scene.said))
     return made
 
 
@@ -289,6 +291,15 @@ def dead(made: Scene) -> None:
     made.do("dead", first, shown="dead RUN")
     made.do("dead --redrive", first, *why)
     made.do("dead --drop", second, *why)
+
+
+def older(made: Scene) -> None:
+    """The verb that a store of an older version asks for."""
+    made.folder.mkdir()
+    toy_fleet(made.folder, World())
+    unpacked(3, made.folder)
+    (made.folder / "vedette.toml").write_text(TOY, "utf-8")
+    made.do("upgrade", "--reason", "a new version")
 
 
 # --- all of it --------------------------------------------------------------------------------

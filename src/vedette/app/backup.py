@@ -222,18 +222,18 @@ def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[
     """
     from vedette.adapters.ledger_export import verify_store
     from vedette.store.sqlite import SqliteReader
-    from vedette.store.sqlite.connection import open_database
     from vedette.store.sqlite.previous_state import FOLDER
+    from vedette.store.sqlite.upgrade import upgrade_file
 
     for name in (STORE, MEMORY, PUBLIC):
         if (source / name).exists():
             _copy_file(source / name, building / name)
-    # A backup of an older version is brought up here, where it can be made again.
-    open_database(building / STORE, write=True).close()
+    first = (building / PUBLIC).read_text(encoding="utf-8").strip()
+    # A backup of an older version is upgraded here, where it can be made again.
+    upgrade_file(building, first, lambda step, count, total: None, by_order=False)
     shutil.rmtree(building / FOLDER, ignore_errors=True)
     store = SqliteReader(building)
     try:
-        first = (building / PUBLIC).read_text(encoding="utf-8").strip()
         in_force = store.ledger.key_in_force() or first
         size = store.ledger.last_seq()
         within = [note for note in checkpoints if note_size(note) <= size]

@@ -219,7 +219,7 @@ async def _open_app(
         if pool is not None:
             pool.close()
         raise
-    troubles += [*closed, *store.remarks, *banks.remarks]
+    troubles += [*closed, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "

@@ -6,7 +6,6 @@ is left as it is; it cannot be run again by mistake, since the witness file has 
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.store.meta import read_meta
 from vedette.store.read_ledger import LedgerReader
-from vedette.store.schema import TABLES
+from vedette.store.schema import TABLES, list_tables
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -40,7 +39,7 @@ class CopyResult(Struct, frozen=True):
 
 def list_copied_tables() -> list[str]:
     """Return the names of the tables that a store copy takes, in the order of their declaration."""
-    return re.findall(r'^CREATE TABLE "?(\w+)"?', TABLES, re.MULTILINE)
+    return list_tables(TABLES)
 
 
 async def copy_store(settings: Settings, url: str, who: Principal, reason: str) -> CopyResult:
@@ -61,8 +60,6 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
         raise BadStore("there is no store here", where=str(path), mend="start `vedette run` once")
     with ExitStack() as stack:
         stack.enter_context(acquire_lock(settings.state / LOCK_FILE))
-        # Opened to write first: a store of an older schema is brought up before it is copied.
-        open_database(path, write=True).close()
         source = open_database(path, write=False)
         stack.callback(source.close)
         key_name = f"vedette/{settings.fleet}"

@@ -68,7 +68,7 @@ def _key_in_force(settings: Settings) -> str | None:
     """Return the verifier key that the store's last rotation named, if there is such a store."""
     if not store_exists(settings):
         return None
-    # Of whatever schema the store is: it is brought up once it is opened.
+    # Of whatever schema the store is: whoever opens it then says so.
     if settings.store.kind == "postgresql":
         from vedette.store.postgres import read_value
 

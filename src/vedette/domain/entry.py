@@ -68,6 +68,7 @@ KINDS = frozenset(
         "ledger.archived",  # entries 1 to `size`, of that `root`, are in an archive from here on
         "store.restored",  # a backup took the lost store's place; `heads` were lost (verify.heads)
         "store.copied",  # all before it was copied here from another store; body: reason
+        "store.upgraded",  # all before it lay in a store of the schema `what`; body: reason
         "source.redriven",  # a person had dead letters of a broker published again; body: reason
         "store.settled",  # a person says that nothing lost is delivered again; body: reason
     }

@@ -37,12 +37,12 @@ def find_place_mismatches(database: Database) -> Iterator[PlaceMismatch]:
     accepted: dict[str, int] = {}
     places: set[tuple[int, int]] = set()
     rare: set[tuple[str, int]] = set()
-    begin = 0
+    begin, begins = 0, EntryReader(database).first_seq()
     yield from _compare_borders(database)
     for first, last, entries in _segments(database):
         for one in entries:
             value = orjson.loads(one.raw)
-            about = _about_of(one.seq, value, accepted)
+            about = _about_of(one, value, accepted, knows_all=begins == 1)
             if one.about != about or (about or 0) > one.seq:
                 yield PlaceMismatch("segment", f"{last} entry {one.seq}: about", one.about, about)
             if about is not None and about < first:
@@ -82,20 +82,25 @@ def _segments(database: Database) -> Iterator[tuple[int, int, list[StoredEntry]]
         yield int(first), int(last), [*entries.walk(after=int(first) - 1, upto=int(last))]
 
 
-def _about_of(seq: int, value: dict[str, Any], accepted: dict[str, int]) -> int | None:
+def _about_of(
+    one: StoredEntry, value: dict[str, Any], accepted: dict[str, int], *, knows_all: bool
+) -> int | None:
     """Return what an entry is about; one of before entries said so themselves by its event.
 
-    Its store has moved it since to where its event lies.
+    Its store has moved it since to where its event lies: that alone tells, if the event's own entry
+    is archived.
     """
     if "about" in value:
         about: int = value["about"]
         return about
     event, kind = value.get("event"), value["kind"]
     if kind == "event.accepted":
-        accepted[str(event)] = seq
+        accepted[str(event)] = one.seq
     if kind == "event.refused":
-        return seq
-    return accepted.get(event) if isinstance(event, str) else None
+        return one.seq
+    if not isinstance(event, str):
+        return None
+    return accepted.get(event, None if knows_all else one.about)
 
 
 def _compare(

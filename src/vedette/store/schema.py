@@ -12,6 +12,7 @@ themselves. Ids lead home: the first half of a run's or an action's id is that o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -43,9 +44,7 @@ CREATE TABLE view_base(
   data BLOB NOT NULL, PRIMARY KEY(name, id)
 ) STRICT, WITHOUT ROWID"""
 
-TABLES = f"""
-CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-
+ENTRY_TABLES = """
 -- Entries that follow one another, up to `last`, and their content: see `vedette.store.segment`.
 CREATE TABLE segment(
   last INTEGER PRIMARY KEY, first INTEGER NOT NULL, entries BLOB NOT NULL, bodies BLOB) STRICT;
@@ -55,6 +54,12 @@ CREATE TABLE place(about INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY(ab
 -- The entries that are few, and that orders and starts look up by their kind.
 CREATE TABLE rare_entry(kind TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY(kind, seq)
 ) STRICT, WITHOUT ROWID;
+"""
+
+TABLES = f"""
+CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+
+{ENTRY_TABLES}
 
 -- The signed heads of the ledger, each with the tree that it is the head of.
 CREATE TABLE checkpoint(size INTEGER PRIMARY KEY, note TEXT NOT NULL, frontier BLOB) STRICT;
@@ -141,6 +146,11 @@ CREATE TABLE candidate(
 """
 
 
+def list_tables(sql: str) -> list[str]:
+    """Return the names of the tables that SQL creates, in the order of their declaration."""
+    return re.findall(r'^CREATE TABLE "?(\w+)"?', sql, re.MULTILINE)
+
+
 def refuse_newer(found: int, where: str | None = None) -> None:
     """Raise BadStore (`newer-store`) for a store that a newer program wrote."""
     if found > SCHEMA:
@@ -148,6 +158,16 @@ def refuse_newer(found: int, where: str | None = None) -> None:
             f"a newer vedette wrote this store (schema {found}; this version knows {SCHEMA})",
             where=where, code="newer-store",
             mend="use the version of vedette that wrote it; the store is whole",
+        )  # fmt: skip
+
+
+def refuse_older(found: int, where: str | None = None) -> None:
+    """Raise BadStore (`older-store`) for a store that an older program wrote."""
+    if found < SCHEMA:
+        raise BadStore(
+            f"an older vedette wrote this store (schema {found}; this version needs {SCHEMA})",
+            where=where, code="older-store",
+            mend="stop the fleet, then `vedette upgrade`; the store is whole",
         )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""Another version on the same state: what was there is copied, and each side says what it sees."""
+"""Another version on the same state: it is upgraded by hand, and each side says what it sees."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import shlex
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.contract.store.test_migrate import HELD, unpacked
+from tests.contract.store.test_migrate import HELD, schema_of, unpacked, upgrade
 from tests.contract.store.test_store_sqlite import mounts, need_mounts
 
 from vedette.adapters.ledger_export import verify_store
@@ -23,6 +24,7 @@ from vedette.interfaces.cli import main
 from vedette.interfaces.daemon import Daemon
 from vedette.policy.compatibility import CHECK_MARK, read_check
 from vedette.store.banks import SqliteBank
+from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 from vedette.store.schema import SCHEMA
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
@@ -43,14 +45,6 @@ FORBIDDEN = {
 }
 
 
-def schema_of(path: Path) -> int:
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    ((found,),) = connection.execute("PRAGMA user_version").fetchall()
-    connection.close()
-    assert isinstance(found, int)
-    return found
-
-
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
     """Give a verb and return its exit code and all it says."""
     with pytest.raises(SystemExit) as ended:
@@ -59,23 +53,116 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, s
     return ended.value.code, text.out + text.err
 
 
-async def test_a_store_is_copied_before_it_is_brought_up(tmp_path: Path) -> None:
-    """The copy is whole, an older program goes on with it, and a person is told where it lies."""
+WHY = ("--reason", "a new version")
+
+
+def settled(folder: Path, schema: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lay a fleet beside a store of an older schema; return its state folder."""
+    state = unpacked(schema, folder)
+    toy_fleet(folder, World(), agents=("worker", "helper"))
+    (folder / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
+    monkeypatch.setenv("VEDETTE_STATE", str(state))
+    return state
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA))
+def test_every_verb_says_to_upgrade_an_older_store_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, schema: int
+) -> None:
+    state = settled(tmp_path, schema, monkeypatch)
+    for verb in (
+        ["run", "--until-idle"],
+        ["status"],
+        ["verify"],
+        ["runs"],
+        ["policy", "status"],
+        ["backup", "--to", str(tmp_path / "backup")],
+        ["stop", "--all", "--reason", "r"],
+        ["migrate", "postgresql://127.0.0.1:1/none", "--reason", "r"],
+    ):
+        code, output = said(capsys, "--config", str(tmp_path), *verb)
+        words = " ".join(output.split())
+        assert code == 3, (verb, output)
+        assert "error[older-store]" in words, (verb, output)
+        assert "stop the fleet, then `vedette upgrade`" in words, (verb, output)
+    assert schema_of(state / "store.db") == schema
+    assert not (state / "before").exists()
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA))
+def test_an_upgrade_says_what_it_did_and_the_ledger_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, schema: int
+) -> None:
+    """The old store lies where it says, an older program goes on with it; once is enough."""
+    state = settled(tmp_path, schema, monkeypatch)
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade")
+    assert (code, "--reason" in output) == (2, True)
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    words = " ".join(output.split())
+    assert code == 0, output
+    assert f"upgraded 146 entries from schema {schema} to {SCHEMA}" in words
+    assert "written: 146 of 146 entries" in words
+    assert "proved: 146 of 146 entries" in words
+    assert "root 3d82626662ceb6bb" in words
+    kept = state / "before" / f"schema-{schema}"
+    assert f"the old store lies in {kept}" in words
+    assert schema_of(kept / "store.db") == schema
+    assert (kept / "witness.log").exists()
+    assert (state / "before").stat().st_mode & 0o077 == 0
+    assert not (state / "upgrade").exists()
+    store = SqliteReader(state)
+    (entry,) = store.ledger.walk(("store.upgraded",))
+    told = json.loads(entry[1])
+    assert (told["what"], json.loads(entry[3] or b"")) == (str(schema), {"reason": "a new version"})
+    assert told["actor"].startswith("person:")
+    store.close()
+    code, output = said(capsys, "--config", str(tmp_path), "verify")
+    assert code == 0, output
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY, "--json")
+    assert (code, json.loads(output)) == (0, {"upgraded": False, "schema": SCHEMA})
+    store = SqliteReader(state)
+    assert len(list(store.ledger.walk(("store.upgraded",)))) == 1
+    store.close()
+
+
+def test_an_upgrade_that_was_killed_before_it_was_told_is_told_by_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = settled(tmp_path, 3, monkeypatch)
+    upgrade(state)  # and no more: the entry is lacking
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    assert code == 0, output
+    assert "already" in output
+    store = SqliteReader(state)
+    (entry,) = store.ledger.walk(("store.upgraded",))
+    assert json.loads(entry[1])["what"] == "3"
+    store.close()
+
+
+def test_while_the_fleet_runs_its_store_is_not_upgraded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = settled(tmp_path, 3, monkeypatch)
+    with acquire_lock(state / LOCK_FILE):
+        code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    assert code == 3
+    assert "error[store-busy]" in output
+    assert "stop it first" in output
+    assert schema_of(state / "store.db") == 3
+
+
+async def test_an_older_version_goes_on_with_what_was_kept(tmp_path: Path) -> None:
+    """And is upgraded again from there as it was the first time: nothing of it was lost."""
     state = unpacked(1, tmp_path)
+    upgrade(state)
     fleet = toy_fleet(tmp_path, World(), agents=("worker", "helper"))
     async with fleet:
-        copy = state / "before" / "schema-1"
-        (messages,) = [messages for messages in fleet.app.troubles if "schema" in messages]
-        assert str(copy) in messages
-        assert schema_of(copy / "store.db") == 1
-        assert (copy / "witness.log").exists()
-        assert (state / "before").stat().st_mode & 0o077 == 0
         await fleet.restart()
-        assert not [messages for messages in fleet.app.troubles if "schema" in messages]
-    # It goes on from the copy as it did from the first one: nothing of it was lost.
     back = tmp_path / "back" / "state"
-    shutil.copytree(copy, back)
-    shutil.copy2(state / "ledger.key", back)
+    shutil.copytree(state / "before" / "schema-1", back)
+    for name in ("ledger.key", "ledger.pub"):
+        shutil.copy2(state / name, back)
+    upgrade(back)
     repeat = FleetHarness(
         back.parent, content=fleet.content, policies=fleet.policies, targets=fleet.targets
     )
@@ -87,15 +174,16 @@ async def test_a_store_is_copied_before_it_is_brought_up(tmp_path: Path) -> None
         ).ok
 
 
-def test_without_room_for_the_copy_nothing_is_changed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 3])
+def test_without_room_for_an_upgrade_nothing_is_changed(tmp_path: Path, schema: int) -> None:
     need_mounts(mounts())
-    state = unpacked(1, tmp_path)
+    state = unpacked(schema, tmp_path)
     toy_fleet(tmp_path, World(), agents=("worker", "helper"))
     (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
     small = tmp_path / "small"
     small.mkdir()
     size = sum(file.stat().st_size for file in state.iterdir() if file.is_file())
-    run = [sys.executable, "-m", "vedette", "--config", str(tmp_path), "run", "--until-idle"]
+    run = [sys.executable, "-m", "vedette", "--config", str(tmp_path), "upgrade", *WHY]
     script = (
         f"mount -t tmpfs -o size={size + 200_000} tmpfs {shlex.quote(str(small))} && "
         f"cp -r {shlex.quote(str(state))} {small}/state && chmod 700 {small}/state && "
@@ -112,8 +200,8 @@ def test_without_room_for_the_copy_nothing_is_changed(tmp_path: Path) -> None:
     assert "error[no-space]" in text
     assert "nothing was changed" in text
     assert "Traceback" not in text
-    assert schema_of(tmp_path / "after.db") == 1
-    assert "before" not in done.stdout.split()
+    assert schema_of(tmp_path / "after.db") == schema
+    assert not {"before", "upgrade"} & set(done.stdout.split())
 
 
 def test_a_newer_store_is_said_to_be_newer_by_every_verb(
@@ -132,6 +220,7 @@ def test_a_newer_store_is_said_to_be_newer_by_every_verb(
         ["policy", "status"],
         ["run", "--until-idle"],
         ["stop", "--all", "--reason", "r"],
+        ["upgrade", *WHY],
     ):
         code, output = said(capsys, "--config", str(tmp_path), *verb)
         words = " ".join(output.split())

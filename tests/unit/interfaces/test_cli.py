@@ -120,7 +120,10 @@ KINDS = sorted(
     ),
     key=lambda kind: kind.__name__,
 )
-THREE = {"Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore", "WriteConflict"}
+THREE = {
+    "Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore", "DamagedSegment",
+    "WriteConflict",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -66,6 +66,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "erase": ("erase", "erase", "Erase content; the ledger's proof still holds."),
     "backup": ("backup", "backup", "Copy the fleet's state into a folder, while it runs."),
     "restore": ("backup", "restore", "Put a backup in the place of a lost store."),
+    "upgrade": ("upgrade", "upgrade", "Bring the store of an older version to this one."),
     "migrate": ("migrate", "migrate", "Move the state to PostgreSQL."),
     "pubsub": ("pubsub", "pubsub", "Make what Pub/Sub needs; send dead letters again."),
     "worker": ("worker", "worker", "Run one agent's judge for a gateway."),

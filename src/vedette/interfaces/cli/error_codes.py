@@ -221,6 +221,18 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "It was written by another version or another fleet, or it is damaged.",
         "`vedette verify` says what stands; `vedette restore` puts a backup in place.",
     ),
+    "older-store": ErrorExplanation(
+        "An older version of vedette wrote this store; this one does not change it by itself.",
+        "The program was replaced by a newer version, and nobody has upgraded the store yet.",
+        "Stop the fleet, then `vedette upgrade --reason TEXT`; docs/guides/operate.md tells what it"
+        " does. Or use the version that wrote it: the store is whole.",
+    ),
+    "damaged-segment": ErrorExplanation(
+        "A row of the store that holds entries cannot be unpacked.",
+        "The file or the table was edited, or the disk gave back something else than it was given.",
+        "`vedette verify` says which entries are behind it; `vedette restore` puts a backup in its"
+        " place.",
+    ),
     "newer-store": ErrorExplanation(
         "A newer version of vedette wrote this state, and this one cannot read it.",
         "The program was put back to an older version after a newer one had started once.",

@@ -121,8 +121,6 @@ async def execute_in_process(
     from vedette.operations.commands import Order
 
     app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
-    for remark in app.store.remarks:
-        click.echo(f"note: {remark}", err=True)
     try:
         if app.store.loss is not None:
             # It stopped everything just now, and no order that was given before may undo that.

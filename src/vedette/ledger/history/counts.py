@@ -23,8 +23,8 @@ _CHANGES = frozenset(
     {
         "policy.published", "policy.refused", "stop.set", "stop.lifted", "budget.raised",
         "body.erased", "key.rotated", "ledger.archived", "store.restored", "store.copied",
-        "store.settled", "clock.jumped", "clock.confirmed", "source.redriven", "run.redriven",
-        "run.dropped",
+        "store.upgraded", "store.settled", "clock.jumped", "clock.confirmed", "source.redriven",
+        "run.redriven", "run.dropped",
     }
 )  # fmt: skip
 

@@ -52,9 +52,6 @@ _BEAT_POLL_S = 0.02
 class PostgresStore(StoreReader):
     """One fleet's durable state in a database, as one of its workers. Fits `ports.store.Store`."""
 
-    # What a person should know of how it was opened.
-    remarks: Sequence[str] = ()
-
     def __init__(
         self,
         url: str,

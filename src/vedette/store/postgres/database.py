@@ -370,7 +370,7 @@ class PostgresDatabase:
         if self.begin_script:
             self.execute_script(self.begin_script)
             return
-        key = self._lock_key()
+        key = self.lock_key()
         text = f"BEGIN; SELECT pg_advisory_xact_lock({key}); {SELECT_FLEET_STATE}"
         cursor = self.connection.execute(text.encode())
         while cursor.nextset():
@@ -430,7 +430,8 @@ class PostgresDatabase:
         finally:
             self.rollback()
 
-    def _lock_key(self) -> int:
+    def lock_key(self) -> int:
+        """Return the number of the fleet's advisory lock."""
         if not self._key:
             ((oid,),) = self.rows("SELECT CAST(CAST('meta' AS regclass) AS oid)")
             self._key = _LOCK | int(oid)

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NoReturn
 
 from vedette.domain.base.errors import BadStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.readmodel.schema import VIEW_SCHEMA, VIEW_TABLES
-from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer
+from vedette.store.schema import (
+    ENTRY_TABLES,
+    SCHEMA,
+    TABLES,
+    UNJUDGED_INDEX,
+    refuse_newer,
+    refuse_older,
+)
 
 SHARDS = 64
 
@@ -61,20 +67,34 @@ def create_tables(database: PostgresDatabase) -> None:
         )
     database.execute_script("BEGIN; SELECT pg_advisory_xact_lock(2003134836)")
     try:
-        found = _schema(database)
+        found = read_schema(database)
         if found is None:
-            database.execute_script(translate_tables(TABLES) + _WORKER_TABLES)
+            shared = TABLES.replace(ENTRY_TABLES, "")
+            database.execute_script(translate_tables(shared) + _WORKER_TABLES)
+            create_entry_tables(database)
             database.execute("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
-        elif found != SCHEMA:
-            _refuse_schema(found)
+        else:
+            _refuse_other(found)
         database.execute_script(UNJUDGED_INDEX)
-        _create_view(database)
+        create_view_tables(database)
         database.commit()
     finally:
         database.rollback()
 
 
-def _create_view(database: PostgresDatabase) -> None:
+def create_entry_tables(database: PostgresDatabase) -> None:
+    """Create the tables of the entries, within a transaction.
+
+    Their bytes are packed already: the server is not to try to compress them again.
+    """
+    database.execute_script(
+        translate_tables(ENTRY_TABLES)
+        + "ALTER TABLE segment ALTER COLUMN entries SET STORAGE EXTERNAL, "
+        "ALTER COLUMN bodies SET STORAGE EXTERNAL"
+    )
+
+
+def create_view_tables(database: PostgresDatabase) -> None:
     """Make the read model's tables; those of another program go, as the entries have it all."""
     ((there,),) = database.rows("SELECT to_regclass('view_state') IS NOT NULL")
     if there:
@@ -87,28 +107,25 @@ def _create_view(database: PostgresDatabase) -> None:
 
 def check_schema(database: PostgresDatabase) -> None:
     """Check, for whoever only reads, that there is a store of our schema. Raises BadStore."""
-    found = _schema(database)
+    found = read_schema(database)
     if found is None:
         raise BadStore("there is no store here", mend="start `vedette run` once")
-    if found != SCHEMA:
-        _refuse_schema(found)
+    _refuse_other(found)
 
 
-def _refuse_schema(found: int) -> NoReturn:
-    """Raise BadStore for a store of another schema: none is brought up here yet."""
-    refuse_newer(found)
-    raise BadStore(
-        f"the store has the older schema {found}, this program knows {SCHEMA}",
-        mend="take a dump (pg_dump), then use the version of vedette that wrote it",
-    )
+def _refuse_other(found: int) -> None:
+    """Raise BadStore for a store of another schema: it is upgraded by hand."""
+    refuse_newer(found, "[store]")
+    refuse_older(found, "[store]")
 
 
 def has_schema(database: PostgresDatabase) -> bool:
     """Say whether a PostgreSQL database has the store's tables."""
-    return _schema(database) is not None
+    return read_schema(database) is not None
 
 
-def _schema(database: PostgresDatabase) -> int | None:
+def read_schema(database: PostgresDatabase) -> int | None:
+    """Return the schema of the store's tables; None if there are none."""
     ((there,),) = database.rows("SELECT to_regclass('meta') IS NOT NULL")
     if not there:
         return None

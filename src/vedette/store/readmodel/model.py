@@ -186,7 +186,7 @@ class ViewWriter:
         """Take the rows as archived entries left them, and list the entries that are there.
 
         A store that was brought to this schema keeps rows up to an entry long after those that are
-        archived (`schema.TWO_TO_THREE`): what lies before it is in the rows, but in no list.
+        archived (`old_schemas.VIEW_TO_BASE`): what lies before it is in the rows, but in no list.
         """
         self._forget()
         base = self._batches.base_seq()

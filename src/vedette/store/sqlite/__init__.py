@@ -6,7 +6,7 @@ second runner is refused; anybody may open it read-only at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from vedette.store.meta import read_meta, write_meta
 from vedette.store.reader import StoreReader
 from vedette.store.retention import StoreMaintenance
 from vedette.store.runner_lock import LOCK_FILE, acquire_lock
-from vedette.store.schema import SCHEMA
 from vedette.store.spare_space import SpareSpace
 from vedette.store.sqlite.connection import open_database
 from vedette.store.sqlite.database import SqliteDatabase
@@ -101,10 +100,6 @@ class SqliteStore(StoreReader):
             undo.enter_context(acquire_lock(folder / LOCK_FILE))
             writing = open_database(path, write=True, synchronous=synchronous, vfs=vfs)
             undo.callback(writing.close)
-            # What a person should know of how it was opened.
-            self.remarks: Sequence[str] = ()
-            if writing.previous_state is not None:
-                self.remarks = (migration_remark(writing.previous_state),)
             spare = SpareSpace(folder / "spare")
             fences = Fences()
             parts = self.parts = open_write_parts(
@@ -156,14 +151,6 @@ def _begin_epoch(parts: WriteParts, fleet: str) -> None:
     database.execute("DELETE FROM spend WHERE minute<?", (old,))
     database.commit()
     hit_failpoint("epoch:after")
-
-
-def migration_remark(copy: Path) -> str:
-    """Say that a store was brought to this program's schema, and where it lies as it was."""
-    return (
-        f"the store was brought to schema {SCHEMA}; as it was it lies in {copy}: an older version "
-        "goes on with that, and you delete it once you trust this one"
-    )
 
 
 class SqliteReader(StoreReader):

@@ -7,13 +7,13 @@ from pathlib import Path
 from vedette.domain.base.errors import BadStore
 from vedette.domain.base.state_folder import create_file, refuse_link
 from vedette.store.sqlite.database import BUSY_MS, SqliteDatabase
-from vedette.store.sqlite.migration import check_schema, migrate_schema
+from vedette.store.sqlite.schema import check_schema, create_tables
 
 
 def open_database(
     path: Path, *, write: bool, synchronous: str = "FULL", vfs: str | None = None
 ) -> SqliteDatabase:
-    """Open the store's file; create or migrate its tables. Raises BadStore for a newer schema.
+    """Open the store's file; create its tables if it is new. Raises BadStore for another schema.
 
     WAL with synchronous=FULL: a commit that was answered survives power loss. On macOS fullfsync
     is set, since fsync alone does not reach the platter there. With secure_delete what is freed is
@@ -48,7 +48,7 @@ def open_database(
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
-        kept = migrate_schema(connection, path)
+        create_tables(connection, path)
     except apsw.NotADBError as error:
         connection.close()
         raise BadStore(
@@ -57,7 +57,7 @@ def open_database(
     except BaseException:
         connection.close()
         raise
-    return SqliteDatabase(connection, kept)
+    return SqliteDatabase(connection)
 
 
 def read_value(path: Path, name: str) -> str | None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.disk_errors import to_disk_error
@@ -26,25 +25,17 @@ BUSY_MS = 10_000
 class SqliteDatabase:
     """One SQLite connection of a store. See `vedette.store.dialect.Database`.
 
-    `previous_state` is where the state lies as it was, if the file was just brought to this schema.
     What is asked of one that only `reads` raises StoreFailed where the disk refuses; the writer has
     to know what SQLite itself says.
     """
 
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        previous_state: Path | None = None,
-        *,
-        reads: bool = False,
-    ) -> None:
+    def __init__(self, connection: apsw.Connection, *, reads: bool = False) -> None:
         import apsw
 
         self._reader_errors = (apsw.Error,) if reads else ()
 
         self.connection = connection
         self.name = connection.filename
-        self.previous_state = previous_state
         self._cursor = connection.cursor()
         self._batches: dict[str, tuple[str, ...]] = {}
         self.lost_errors: tuple[type[BaseException], ...] = (apsw.Error,)

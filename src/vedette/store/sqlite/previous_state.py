@@ -1,4 +1,4 @@
-"""The store's state from before a migration: a copy that an older program can go on with.
+"""The store's state from before an upgrade: what an older program can go on with.
 
 It lies in `before/schema-N` of the state folder: the store, the memory bank and the witness file.
 """
@@ -10,42 +10,34 @@ import re
 import shutil
 from pathlib import Path
 
-from vedette.domain.base.errors import StoreFailed
 from vedette.domain.base.fsync import sync
 from vedette.store.sqlite.online_backup import copy_database
 
 FOLDER = "before"
-# How many copies are kept: of the last two schemas that were left.
+# How many are kept: of the last two schemas that were left.
 _MAX_COPIES = 2
-_DATABASES = ("store.db", "memory.db")
 _NAME = re.compile(r"schema-([0-9]+)")
 
 
-def copy_state(state: Path, schema: int) -> Path:
-    """Copy a store's files of schema `schema`; return where the copy lies, durable.
+def keep_state(state: Path, schema: int) -> Path:
+    """Keep a store's files of schema `schema`; return where they lie, durable.
 
-    Raises StoreFailed (`no-space`) where the disk has no room for the copy and for a migration,
-    which writes every row once more, into the log and into the file; then nothing was changed.
+    The store's file, beside which no log lies, gets a second name where the disk knows hard links,
+    and is copied where it does not: another file is about to take its place, and this one must not
+    change any more. Raises BadStore, StoreFailed.
     """
-    sizes = {name: _size(state, name) for name in _DATABASES}
-    needed = sum(sizes.values()) + 2 * sizes["store.db"]
-    room = os.statvfs(state)
-    free = room.f_bavail * room.f_frsize
-    if free < needed:
-        raise StoreFailed(
-            f"the store has the older schema {schema}: to copy it and to bring it up takes "
-            f"{needed:,} bytes, and {free:,} are free", where=str(state), code="no-space",
-            mend="make room, then start again; nothing was changed",
-        )  # fmt: skip
     kept = state / FOLDER / f"schema-{schema}"
     new = kept.with_name(f"{kept.name}.new")
     for left in (new, kept):
         shutil.rmtree(left, ignore_errors=True)
     new.parent.mkdir(mode=0o700, exist_ok=True)
     new.mkdir(mode=0o700)
-    for name in _DATABASES:
-        if (state / name).exists():
-            copy_database(state / name, new / name)
+    try:
+        os.link(state / "store.db", new / "store.db")
+    except OSError:
+        copy_database(state / "store.db", new / "store.db")
+    if (state / "memory.db").exists():
+        copy_database(state / "memory.db", new / "memory.db")
     if (state / "witness.log").exists():
         shutil.copy2(state / "witness.log", new)
         sync(new / "witness.log")
@@ -54,11 +46,6 @@ def copy_state(state: Path, schema: int) -> Path:
     sync(kept.parent)
     _forget_older(kept.parent)
     return kept
-
-
-def _size(state: Path, name: str) -> int:
-    files = (state / name, state / f"{name}-wal")
-    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _forget_older(folder: Path) -> None:
