@@ -14,9 +14,12 @@ from typing import Any
 import apsw
 
 from vedette.store.dialect import Database
+from vedette.store.entry_upgrade import OLD_FRONTIER, UPGRADED
+from vedette.store.meta import UPSERT_META
 from vedette.store.old_schemas import SCHEMA_3
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.schema import translate_tables
+from vedette.store.schema import NEWEST_FRONTIER
 from vedette.store.sqlite.database import SqliteDatabase
 from vedette.store.stored_entries import EntryReader
 
@@ -84,5 +87,10 @@ def _move_entries(database: Database) -> None:
     database.execute_many(f"INSERT INTO entry({names}) VALUES({marks})", list(rows))
     bodies = [(one.seq, one.salt, one.data) for one in entries if one.data is not None]
     database.execute_many("INSERT INTO body(seq,salt,data) VALUES(?,?,?)", bodies)
+    ((frontier,),) = database.rows(NEWEST_FRONTIER) or ((None,),)
+    if frontier is not None:
+        database.execute(UPSERT_META, (OLD_FRONTIER, bytes(frontier).hex()))
+    database.execute("ALTER TABLE checkpoint DROP COLUMN frontier")
+    database.execute("DELETE FROM meta WHERE name=?", (UPGRADED,))
     for name in ("segment", "place", "rare_entry"):
         database.execute(f"DROP TABLE {name}")

@@ -19,7 +19,7 @@ from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.ledger.verify import Report, verify_ledger
 from vedette.store.dialect import Database
-from vedette.store.meta import ARCHIVED, FRONTIER, read_meta
+from vedette.store.meta import ARCHIVED, read_meta
 from vedette.store.place_check import find_place_mismatches
 from vedette.store.schema import LINE_KINDS
 from vedette.store.segment import StoredEntry
@@ -27,6 +27,8 @@ from vedette.store.stored_entries import EntryReader, kind_of, write_entries
 
 # The schema that a store had before it was upgraded: in its meta table from then on.
 UPGRADED = "upgraded_from"
+# Where schemas 2 and 3 kept the tree, in hexadecimal; it lies with the newest checkpoint since.
+OLD_FRONTIER = "frontier"
 
 # A chunk is one transaction. It ends with the commit group that reaches either.
 _CHUNK_ENTRIES = 4000
@@ -151,6 +153,22 @@ def _write_chunk(target: Database, chunk: list[list[StoredEntry]]) -> None:
     hit_failpoint("upgrade:chunk")
 
 
+def move_frontier(target: Database) -> None:
+    """Put the tree that schemas 2 and 3 kept by name to the newest checkpoint, its head."""
+    stored = read_meta(target, OLD_FRONTIER)
+    if stored is not None:
+        sql = "UPDATE checkpoint SET frontier=? WHERE size=(SELECT MAX(size) FROM checkpoint)"
+        target.execute(sql, (_parse_frontier(stored),))
+        target.execute("DELETE FROM meta WHERE name=?", (OLD_FRONTIER,))
+
+
+def _parse_frontier(stored: str) -> bytes:
+    try:
+        return bytes.fromhex(stored)
+    except ValueError as error:
+        raise refuse_store(f"the tree that it keeps is not readable: {error}") from error
+
+
 # --- the proof ------------------------------------------------------------------------------------
 
 
@@ -237,10 +255,10 @@ def _describe_difference(old: StoredEntry | None, new: StoredEntry | None) -> st
 
 
 def _check_tree(source: Database, report: Report) -> None:
-    stored = read_meta(source, FRONTIER)
+    stored = read_meta(source, OLD_FRONTIER)
     try:
-        tree = Frontier.from_bytes(bytes.fromhex(stored)) if stored else Frontier()
-    except (ProofError, ValueError) as error:
+        tree = Frontier.from_bytes(_parse_frontier(stored)) if stored else Frontier()
+    except ProofError as error:
         raise refuse_store(f"the tree that it keeps is not readable: {error}") from error
     if (tree.size, tree.root()) != (report.size, report.root):
         raise refuse_store(f"its tree of {tree.size} entries is not that of its entries")

@@ -486,7 +486,7 @@ async def archived_store(state: Path, *, trimmed: int = 1_000_000) -> int:
     await store.maintenance.record_archive(archived, made)
     if trimmed:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("vedette.store.retention.CHUNK", trimmed)
+            patch.setattr("vedette.store.retention.SEGMENTS", trimmed)
             await store.maintenance.trim()
     store.close()
     return size

@@ -21,6 +21,7 @@ from vedette.store.entry_upgrade import (
     UpgradeResult,
     begin_anew,
     fill_segments,
+    move_frontier,
     prove_entries,
 )
 from vedette.store.meta import UPSERT_META
@@ -183,6 +184,8 @@ def _replace_tables(database: PostgresDatabase, schema: int, session: int) -> No
         if schema == SCHEMA - 2:
             database.execute_script(translate_tables(VIEW_TO_BASE))
         database.execute_script(f"DROP TABLE {', '.join(_OLD)}")
+        database.execute_script("ALTER TABLE checkpoint ADD COLUMN frontier BYTEA")
+        move_frontier(database)
         database.execute_script(UNJUDGED_INDEX)
         create_view_tables(database)
         database.execute("UPDATE meta SET value=? WHERE name='schema'", (str(SCHEMA),))

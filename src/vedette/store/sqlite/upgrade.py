@@ -22,6 +22,7 @@ from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import create_file, refuse_link
 from vedette.store.entry_upgrade import (
+    OLD_FRONTIER,
     UPGRADED,
     OldEntries,
     Progress,
@@ -29,11 +30,14 @@ from vedette.store.entry_upgrade import (
     UpgradeResult,
     begin_anew,
     fill_segments,
+    move_frontier,
     prove_entries,
 )
+from vedette.store.meta import read_meta
 from vedette.store.old_schemas import ONE_TO_THREE, RENAMED_TABLES, SCHEMA_3, TWO_TO_THREE
 from vedette.store.schema import (
     ENTRY_TABLES,
+    NEWEST_FRONTIER,
     SCHEMA,
     TABLES,
     UNJUDGED_INDEX,
@@ -245,13 +249,14 @@ def _copy_tables(source: SqliteDatabase, target: SqliteDatabase, upgraded: int |
     try:
         for name in _other_tables():
             target.execute(f'DELETE FROM "{name}"')
-            columns, _ = _columns(target, name)
+            columns, _ = _columns(source, name)
             marks = ",".join("?" * len(columns))
             names = ",".join(f'"{column}"' for column in columns)
             insert = f'INSERT INTO "{name}"({names}) VALUES({marks})'
             rows = source.iterate_rows(f'SELECT {names} FROM "{name}"')
             for batch in _batches(rows):
                 target.execute_many(insert, batch)
+        move_frontier(target)
         if upgraded is not None:
             target.execute("INSERT INTO meta VALUES(?,?)", (UPGRADED, str(upgraded)))
         target.commit()
@@ -275,15 +280,20 @@ def _prove_tables(source: SqliteDatabase, target: SqliteDatabase) -> None:
     """Hold each row of the other tables against its copy. Raises UpgradeDifference."""
     with source.snapshot(), target.snapshot():
         for name in _other_tables():
-            columns, key = _columns(target, name)
+            columns, key = _columns(source, name)
             names, order = (",".join(f'"{one}"' for one in each) for each in (columns, key))
             sql = f'SELECT {names} FROM "{name}" ORDER BY {order}'
-            rows = target.iterate_rows(sql)
+            both = [database.iterate_rows(sql) for database in (source, target)]
             if name == "meta":
-                rows = (row for row in rows if row[0] != UPGRADED)
-            for old, new in zip_longest(source.iterate_rows(sql), rows):
+                # What an upgrade moves, and what it adds.
+                gone = (OLD_FRONTIER, UPGRADED)
+                both = [(row for row in rows if row[0] not in gone) for rows in both]
+            for old, new in zip_longest(*both):
                 if old != new:
                     raise UpgradeDifference(f"a row of {name} differs: {(old or new)[:2]}")
+        tree = target.rows(NEWEST_FRONTIER)
+        if (bytes(tree[0][0] or b"").hex() if tree else None) != read_meta(source, OLD_FRONTIER):
+            raise UpgradeDifference("the tree differs")
 
 
 def _columns(database: SqliteDatabase, name: str) -> tuple[list[str], list[str]]:
