@@ -13,6 +13,7 @@ import msgspec
 import zstandard
 from msgspec import Struct
 
+from vedette.domain.base import machine
 from vedette.domain.base.errors import DamagedSegment
 
 # So many entries, or bytes of them, at most: whoever asks for one reads and unpacks all of these.
@@ -49,19 +50,28 @@ class _Entries(Struct, array_like=True, frozen=True, forbid_unknown_fields=True)
 _encoder = msgspec.msgpack.Encoder()
 _entries_decoder = msgspec.msgpack.Decoder(_Entries)
 _bodies_decoder = msgspec.msgpack.Decoder(dict[int, Body])
-_compressor = zstandard.ZstdCompressor(level=_LEVEL)
-_decompressor = zstandard.ZstdDecompressor()
+
+
+class _Codec(machine.local):
+    """Zstandard's contexts of one thread: it lets go of the interpreter lock while it uses them."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_codec = _Codec()
 
 
 def pack_entries(entries: Sequence[StoredEntry]) -> bytes:
     """Return the packed bytes of entries, without their content."""
     raws, abouts = [one.raw for one in entries], [one.about for one in entries]
-    return _compressor.compress(_encoder.encode(_Entries(raws, abouts)))
+    return _codec.compress(_encoder.encode(_Entries(raws, abouts)))
 
 
 def pack_bodies(bodies: dict[int, Body]) -> bytes | None:
     """Return the packed content of a segment's entries, by their seq; None if there is none."""
-    return _compressor.compress(_encoder.encode(bodies)) if bodies else None
+    return _codec.compress(_encoder.encode(bodies)) if bodies else None
 
 
 def unpack_bodies(last: int, packed: bytes | None) -> dict[int, Body]:
@@ -96,7 +106,7 @@ def _decompress(packed: bytes) -> bytes:
     size = zstandard.frame_content_size(packed)
     if not 0 <= size <= _MAX_UNPACKED:
         raise ValueError(f"it says that it unpacks to {size} bytes")
-    return _decompressor.decompress(packed, allow_extra_data=False)
+    return _codec.decompress(packed, allow_extra_data=False)
 
 
 def _damaged(last: int, error: Exception) -> DamagedSegment:

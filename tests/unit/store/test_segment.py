@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -230,3 +231,17 @@ def test_a_frame_that_says_less_than_it_holds_is_refused() -> None:
     with pytest.raises(DamagedSegment):
         unpack_segment(1, 1, lied, None)
     assert len(unpack_segment(1, 1, whole, None)) == 1
+
+
+def test_threads_pack_and_unpack_at_once() -> None:
+    """The writer's, and those of all who read beside it."""
+
+    def work(number: int) -> bool:
+        entries = [made(seq, b"%d " % (seq * number) * 2000) for seq in range(1, 41)]
+        return all(
+            unpack_segment(1, 40, pack_entries(entries), bodies_of(entries)) == entries
+            for _ in range(60)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(1, 9)))

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Condition, Event, Lock, RLock, Thread, Timer, get_ident
+from threading import Condition, Event, Lock, RLock, Thread, Timer, get_ident, local
 
 monotonic_s = time.monotonic
 cpu_s = time.process_time
@@ -46,6 +46,7 @@ __all__ = [
     "boot_us",
     "cpu_s",
     "get_ident",
+    "local",
     "monotonic_s",
     "random_bytes",
     "sleep_s",
