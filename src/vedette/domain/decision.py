@@ -7,9 +7,11 @@ action, resource, context.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from types import GenericAlias
 from typing import Any, Literal, Protocol, cast, get_args
 
+import orjson
 from msgspec import Struct, ValidationError, convert, defstruct
 
 from vedette.domain.agent import Agent
@@ -31,7 +33,7 @@ WaitReason = Literal["approval", "time", "resume"]
 OBLIGATIONS = frozenset({"notify", "label_output", "verify"})
 
 
-class Decision(Struct, frozen=True):
+class Decision(Struct, frozen=True, dict=True):
     """A decision of policy. `rule` is the deciding rule, `reasons` all that spoke.
 
     `wait` says what a hold waits for, `until_us` until when (0: until a person acts or the hold
@@ -59,6 +61,21 @@ class Decision(Struct, frozen=True):
             "obligations": [dict(item) for item in self.obligations],
         }
 
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes of the decision as it is recorded."""
+        return canonical_json(self.to_json())
+
+    @cached_property
+    def duties(self) -> str:
+        """The types of its obligations as an action's row names them."""
+        return format_obligations(self.obligations)
+
+
+def format_obligations(obligations: Sequence[Mapping[str, str]]) -> str:
+    """Return a Decision's obligations as an action's row names them."""
+    return ",".join(sorted({item["type"] for item in obligations}))
+
 
 def build_denial(rule: str, *reasons: str) -> Decision:
     """Return the Decision, a deny, that stands where policy gave no usable answer."""
@@ -70,7 +87,13 @@ _DECISION_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "woul
 
 
 def parse_decision(raw: object) -> Decision:
-    """Parse an engine's answer into a Decision: all but the exact shape is a deny; never raise."""
+    """Parse an engine's answer into a Decision: all but the exact shape is a deny; never raise.
+
+    Of an answer that is given as its JSON (bytes) what was parsed is kept: a policy says the same
+    few things over and over.
+    """
+    if type(raw) is bytes:
+        return _parse_text(raw)
     if not isinstance(raw, dict):
         return build_denial("engine.undefined", "the policy gave no decision")
     if raw.keys() != _DECISION_KEYS or raw["schema"] != DECISION_SCHEMA:
@@ -103,6 +126,15 @@ def parse_decision(raw: object) -> Decision:
             return build_denial("engine.obligation", f"unknown obligation {item.get('type')!r}")
     ordered = tuple(sorted(obligations, key=lambda item: sorted(item.items())))
     return Decision(outcome, rule, tuple(sorted(reasons)), wait, until, would, ordered)
+
+
+@lru_cache(256)
+def _parse_text(raw: bytes) -> Decision:
+    try:
+        answer = orjson.loads(raw)
+    except ValueError:
+        answer = None
+    return parse_decision(answer)
 
 
 # --- what is asked ----------------------------------------------------------------------------
@@ -309,7 +341,7 @@ class DecisionRecord(Struct, frozen=True):
             answers = b'"answers":%b,' % raw_answers
         return b'{%b"decision":%b,"question":%b}' % (
             answers,
-            canonical_json(self.decision.to_json()),
+            self.decision.encoded,
             self.request,
         )
 
@@ -371,7 +403,11 @@ class NullPolicyEngine:
 
 
 class Decider(Protocol):
-    """What asking for a Decision needs of a policy engine."""
+    """What asking for a Decision needs of a policy engine.
+
+    One that has its answers as JSON may have `decide_json` too: what `decide` returns,
+    as bytes (None if undefined), for a question that whoever asks has encoded itself.
+    """
 
     def decide(self, request: bytes) -> object: ...
 
@@ -405,7 +441,7 @@ def check_decision_request(request: Mapping[str, Any]) -> tuple[Decision | None,
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:
     """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny."""
     try:
-        answer = engine.decide(raw)
+        answer = getattr(engine, "decide_json", engine.decide)(raw)
     except Exception as error:
         return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
     return parse_decision(answer)

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.decision import format_obligations
 from vedette.domain.effect import FINAL_STATES
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.run import ActionRow
@@ -136,11 +137,6 @@ def find_outcome_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | 
     if format_obligations(duties) != row.obliges:
         return f"its last decision does not oblige to {row.obliges or 'nothing'}"
     return None
-
-
-def format_obligations(obligations: Sequence[Mapping[str, str]]) -> str:
-    """Return a Decision's obligations as an action's row names them."""
-    return ",".join(sorted({item["type"] for item in obligations}))
 
 
 def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

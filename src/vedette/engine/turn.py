@@ -37,7 +37,7 @@ from vedette.domain.judge_state import checkpoint_digest
 from vedette.domain.memory import Candidate
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
-from vedette.domain.row_proof import DECIDED_KIND, EntryRecord, format_obligations
+from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds, tool_calls
@@ -276,7 +276,7 @@ def apply_obligations(
     services: Services, context: RunContext, row: ActionRow, decision: Decision
 ) -> None:
     """Fulfil what a decision obliges to: `notify` a person, and label what the tool answers."""
-    row.obliges = format_obligations(decision.obligations)
+    row.obliges = decision.duties
     if "notify" in row.obliges.split(",") and row.decided == "permit":
         services.metrics.count("notices", agent=context.agent.name, tool=row.tool)
     if decision.would == "permit":

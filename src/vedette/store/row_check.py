@@ -19,16 +19,12 @@ from vedette.domain.action import action_id
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.budget import FLEET
 from vedette.domain.bundle import bundle_digest
+from vedette.domain.decision import format_obligations
 from vedette.domain.effect import state_after
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.event import Event, subject_of
 from vedette.domain.policy_wasm import META_PREFIX, unpack_wasm
-from vedette.domain.row_proof import (
-    OUTDATED_REVISION,
-    REDRIVEN_RULE,
-    compare_record,
-    format_obligations,
-)
+from vedette.domain.row_proof import OUTDATED_REVISION, REDRIVEN_RULE, compare_record
 from vedette.domain.run import event_run_id
 from vedette.store.dialect import Database
 from vedette.store.place_check import find_place_mismatches

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import orjson
 import pytest
 
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.decision import (
     OBLIGATIONS,
     Decision,
     build_denial,
     check_request,
+    evaluate_request,
     parse_decision,
 )
 
@@ -49,6 +52,34 @@ def test_reasons_and_obligations_are_put_in_order() -> None:
 @pytest.mark.parametrize("raw", [None, "permit", [], 1, True, {}, {"outcome": "permit"}])
 def test_anything_else_is_a_deny(raw: object) -> None:
     assert parse_decision(raw).outcome == "deny"
+
+
+@pytest.mark.parametrize(
+    "answer", [GOOD, None, "permit", [], 7, {**GOOD, "until": -1}, {**GOOD, "rule": "ё"}]
+)
+def test_an_answer_as_json_is_the_decision_that_it_is_as_data(answer: object) -> None:
+    raw = orjson.dumps(answer)
+    for _ in range(2):
+        decision = parse_decision(raw)
+        assert decision == parse_decision(orjson.loads(raw))
+        assert decision.encoded == canonical_json(decision.to_json())
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", orjson.dumps(GOOD)[:-1]])
+def test_an_answer_that_is_no_json_is_a_deny(raw: bytes) -> None:
+    assert parse_decision(raw) == parse_decision(None)
+
+
+def test_an_engine_that_has_its_answers_as_json_is_asked_for_that() -> None:
+    class Engine:
+        def decide(self, request: bytes) -> object:
+            raise AssertionError(request)
+
+        def decide_json(self, request: bytes) -> bytes | None:
+            return orjson.dumps(GOOD) if request == b'{"a":1}' else None
+
+    assert evaluate_request(Engine(), b'{"a":1}') == parse_decision(GOOD)
+    assert evaluate_request(Engine(), b"{}").rule == "engine.undefined"
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,11 @@ wrong := 5 if input.five
     with pytest.raises(EngineFailed, match="conflict"):
         made.decide(b'{"four": true, "five": true}')
     assert made.decide(b'{"two": true, "four": true}') == 2
+    found = [made.decide_json(raw) for raw in (b'{"four": true}', b"{}", b'{"four":true,"two":1}')]
+    assert found == [None, b"3", b"2"]
+    with pytest.raises(EngineFailed, match="conflict"):
+        made.decide_json(b'{"four": true, "five": true}')
+    assert made.decide_json(b"{}") == b"3"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ MEMORY_PAGES = 4096  # of 64 KiB: 256 MiB, of which only what is used is taken
 # million take 10 to 20 ms, for which nothing else happens in the process.
 FUEL = 100_000_000
 
+# How OPA's Wasm writes the results of an entry point that has one value, or none.
+_BEFORE, _AFTER, _UNDEFINED = b'[{"result":', b"}]", b"[]"
+
 _RULE_HEAD = re.compile(r"^(?:default\s+)?([A-Za-z_]\w*)")
 
 
@@ -70,12 +73,24 @@ class WasmEngine:
         """
         # The machine would take what is not JSON for no question at all.
         orjson.loads(request)
+        answer = self.decide_json(request)
+        return None if answer is None else orjson.loads(answer)
+
+    def decide_json(self, request: bytes) -> bytes | None:
+        """Return what `decide` does, as JSON; that the question is JSON is for the caller to know.
+
+        Raises EngineFailed.
+        """
         try:
-            answer = orjson.loads(self._instance().evaluate(request))
+            answer = self._instance().evaluate(request)
         except EngineFailed:
             self._thread_state.instance = None
             raise
-        return answer[0]["result"] if answer else None
+        if answer == _UNDEFINED:
+            return None
+        if not (answer.startswith(_BEFORE) and answer.endswith(_AFTER)):
+            raise EngineFailed("the policy's Wasm answers in another form than OPA's")
+        return answer[len(_BEFORE) : -len(_AFTER)]
 
     def _instance(self) -> Instance:
         found: Instance | None = getattr(self._thread_state, "instance", None)
