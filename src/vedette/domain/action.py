@@ -7,7 +7,7 @@ and never brought into the range: whoever does not know how sure they are is ref
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -127,24 +127,22 @@ def bind_proposal(
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
     args: dict[str, Any] = {}
     drawn = ArgumentResolver(roots)
-    for name, kind in tool.args.items():
+    for parameter in tool.parameters:
+        name = parameter.name
         if name not in proposal.args:
-            if kind.endswith("?"):
+            if parameter.is_optional:
                 continue
             raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
         given = proposal.args[name]
-        if isinstance(given, list | tuple) and kind.startswith("strings"):
+        if parameter.kind == "strings" and isinstance(given, list | tuple):
             given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
             if len(given) > MAX_REFERENCED_VALUES:
                 raise BadProposal(
                     f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
                 )
-        value = args[name] = drawn.resolve(name, given)
-        fits = _TYPE_CHECKS.get(kind)
-        if fits is None or not fits(value):
-            raise BadProposal(
-                f"tool {tool.name}: argument {name!r} is not a {kind.removesuffix('?')}"
-            )
+        value = args[name] = drawn.resolve(parameter.pointer, given)
+        if type(value) is not parameter.exact_type and not parameter.fits(value):
+            raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {parameter.kind}")
     digest = action_digest(tool, args)
     return Action(
         run=run,
@@ -187,6 +185,8 @@ def encode_argument(value: Any) -> dict[str, Any]:
     `{"ref": POINTER}` or `{"value": …}`; around references within `{"list": […]}` and
     `{"object": {…}}` of such.
     """
+    if type(value) is str:  # as nearly all are
+        return {"value": value}
     if isinstance(value, Ref):
         return {"ref": normalize_json(value.pointer)}
     if _has_reference(value):
@@ -214,20 +214,6 @@ def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
     except ValueError as error:
         raise BadProposal(f"arguments of {tool.name} have no canonical form: {error}") from error
     return sha256_hex(raw)
-
-
-_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "boolean": lambda value: isinstance(value, bool),
-    "strings": lambda value: (
-        isinstance(value, list) and all(isinstance(each, str) for each in value)
-    ),
-    "list": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-}
-# One that may be missing is of its kind where it is there.
-_TYPE_CHECKS |= {f"{kind}?": fits for kind, fits in _TYPE_CHECKS.items()}
 
 
 def check_confidence(value: object, subject: str) -> float:

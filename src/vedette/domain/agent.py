@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -59,6 +60,7 @@ class Subscription(Struct, frozen=True):
         return None
 
 
+@lru_cache(4096)
 def _matches(value: str, patterns: tuple[str, ...]) -> bool:
     return patterns == ("*",) or any(fnmatchcase(value, pattern) for pattern in patterns)
 

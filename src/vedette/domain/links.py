@@ -46,6 +46,8 @@ def find_argument_links(
     A link that stands in charter or registry, or whose host does, is registered; any other has
     the origin of its text. Beyond 64 one stands for all that are left, and is untrusted.
     """
+    if not _may_have_links(args):
+        return ()
     found: dict[tuple[str, str], Link] = {}
     values: KnownValues | None = None
     for at, text, origin in _iter_texts(args, origins):
@@ -59,6 +61,18 @@ def find_argument_links(
             excerpt = link[:MAX_LINK_CHARS]
             found[at, link] = Link(at, excerpt, host, "registered" if registered else origin)
     return tuple(found.values())
+
+
+def _may_have_links(args: Mapping[str, Any]) -> bool:
+    """Say whether there may be a link in some arguments: lists and objects are not looked into."""
+    texts = []
+    for value in args.values():
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict | list):
+            return True
+    # What hints at a link holds no NUL, so no hint is made of two texts.
+    return _HINT.search("\0".join(texts)) is not None
 
 
 def _iter_texts(
@@ -87,8 +101,7 @@ def _iter_texts(
 # Without one of these there is no link, and most arguments have none: nor has a number.
 # A break may stand anywhere: within a tag it is dropped.
 _HINT = re.compile(
-    r"\.[\t\r\n]*[a-z]|\d[\t\r\n]*\.[\t\r\n]*\d[\d\t\r\n]*\.|[@:&\\]|/[\t\r\n]*/|[^\x00-\x7f]",
-    re.IGNORECASE,
+    r"\.[\t\r\n]*[A-Za-z]|\d[\t\r\n]*\.[\t\r\n]*\d[\d\t\r\n]*\.|[@:&\\]|/[\t\r\n]*/|[^\x00-\x7f]"
 )
 _SCHEME = re.compile(
     r"""(?<![a-z0-9])

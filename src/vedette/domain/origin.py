@@ -84,21 +84,46 @@ def split_pointer(pointer: str) -> tuple[str, ...]:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
+class Reference(Struct, frozen=True):
+    """A pointer of a `Ref` as it was read: its root, and the path below it.
+
+    `place` is that path as what is vouched for names it.
+    """
+
+    root: str
+    path: tuple[str, ...]
+    place: str
+
+
+@lru_cache(1024)
+def parse_reference(pointer: str) -> Reference:
+    """Return what a pointer names. Raises BadProposal for one that names no value of a root."""
+    root, *path = split_pointer(pointer)
+    if not path:
+        raise BadProposal(f"reference {pointer!r} names a whole root", mend="point into it")
+    if root not in ("event", "charter", "registry", "memory", "outcome", "row"):
+        raise BadProposal(
+            f"reference {pointer!r} has no root {root!r}",
+            mend="use /event, /charter, /registry, /memory, /outcome or /row",
+        )
+    # Escaped, or a key with a slash in it would pass for a place below another.
+    return Reference(root, tuple(path), "/".join(map(escape_pointer, path)))
+
+
 def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
     """Return the value that a reference names and the origin of its root.
 
     Raises BadProposal if the pointer leads nowhere: a lost reference is never an empty value.
     """
-    path = split_pointer(ref.pointer)
-    if len(path) < 2:
-        raise BadProposal(f"reference {ref.pointer!r} names a whole root", mend="point into it")
-    root = path[0]
-    if root not in ("event", "charter", "registry", "memory", "outcome", "row"):
-        raise BadProposal(
-            f"reference {ref.pointer!r} has no root {root!r}",
-            mend="use /event, /charter, /registry, /memory, /outcome or /row",
-        )
-    return resolve_path(getattr(roots, root), path[1:]), _root_origin(path, roots)
+    reference = parse_reference(ref.pointer)
+    value = getattr(roots, reference.root)
+    for token in reference.path:
+        # Nearly all are plain: the other check asks an abstract class.
+        if type(value) is dict and token in value:
+            value = value[token]
+        else:
+            value = _resolve_token(value, token, reference.path)
+    return value, _root_origin(reference, roots)
 
 
 def resolve_path(value: Any, path: Sequence[str]) -> Any:
@@ -109,8 +134,7 @@ def resolve_path(value: Any, path: Sequence[str]) -> Any:
 
 
 def _resolve_token(value: Any, token: str, path: Sequence[str]) -> Any:
-    # Nearly all are plain: the other check asks an abstract class.
-    if (type(value) is dict or isinstance(value, Mapping)) and token in value:
+    if isinstance(value, Mapping) and token in value:
         return value[token]
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     # Python takes more for a number than RFC 6901 does, and a long one for an error of its own.
@@ -121,22 +145,19 @@ def _resolve_token(value: Any, token: str, path: Sequence[str]) -> Any:
     raise BadProposal(f"reference …/{'/'.join(path)} leads nowhere at {token!r}")
 
 
-def _root_origin(path: Sequence[str], roots: Roots) -> Origin:
-    root = path[0]
+def _root_origin(reference: Reference, roots: Roots) -> Origin:
+    root, path = reference.root, reference.path
+    if root == "event":
+        vouched = roots.vouched
+        return "trusted" if path[0] in vouched or reference.place in vouched else "untrusted"
     if root in ("charter", "registry"):
         return "trusted"
-    if root == "event":
-        if path[1] in roots.vouched:
-            return "trusted"
-        # Escaped, or a key with a slash in it would pass for a place below another.
-        place = "/".join(map(escape_pointer, path[1:]))
-        return "trusted" if place in roots.vouched else "untrusted"
     if root == "memory":
         # Whoever reviewed it vouches for the label; the text may quote anybody.
-        reviewed = path[1] in roots.trusted_memories and path[2:] == ("label",)
+        reviewed = path[0] in roots.trusted_memories and path[1:] == ("label",)
         return "trusted" if reviewed else "untrusted"
     if root == "outcome":
-        return "trusted" if path[1] in roots.trusted_outcomes else "untrusted"
+        return "trusted" if path[0] in roots.trusted_outcomes else "untrusted"
     # The fleet's own rows hold what runs wrote there: known to us, chosen from what they read.
     return "derived"
 
@@ -211,11 +232,11 @@ class ReferenceSize(Struct):
             self.values += 1
             if isinstance(found, str):
                 self.characters += len(found)
+            elif isinstance(found, list | tuple):
+                waiting += found
             elif isinstance(found, Mapping):
                 self.characters += sum(len(str(name)) for name in found)
                 waiting += found.values()
-            elif isinstance(found, list | tuple):
-                waiting += found
             if self.values > MAX_REFERENCED_VALUES or self.characters > MAX_REFERENCED_CHARS:
                 raise BadProposal(
                     f"its references stand for more than {MAX_REFERENCED_VALUES:,} values or "
@@ -239,15 +260,16 @@ class ArgumentResolver(Struct):
     size: ReferenceSize = field(default_factory=ReferenceSize)
     _known: KnownValues | None = None
 
-    def resolve(self, name: str, given: Any) -> Any:
-        """Return the value of an argument, each `Ref` in it resolved, and note its origins.
+    def resolve(self, pointer: str, given: Any) -> Any:
+        """Return the value of the argument at a pointer, each `Ref` in it resolved, and note its
+        origins.
 
         Raises BadProposal for a reference that leads nowhere, a value that is no JSON, and for
         more values or characters than the arguments of one proposal may have.
         """
-        pointer = "/" + escape_pointer(name)
         if isinstance(given, str):
-            self.origins[pointer] = self._bare_origin(given)
+            known = self.known_values() if self._known is None else self._known
+            self.origins[pointer] = "registered" if given in known else "derived"
             value, readers = given, self._run_readers()
         elif isinstance(given, Ref):
             value, readers = self._resolve_reference(given, pointer)
@@ -277,7 +299,7 @@ class ArgumentResolver(Struct):
     def _resolve_reference(self, ref: Ref, pointer: str) -> tuple[Any, Readers]:
         found, origin = resolve(ref, self.roots)
         self.size.add(found)
-        value = _normalize(found)
+        value = found if type(found) is str else _normalize(found)
         self.sources[pointer] = ref.pointer
         self.origins[pointer] = origin
         if isinstance(value, dict | list):

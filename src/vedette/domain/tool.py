@@ -6,13 +6,15 @@ ToolExecutor port and is never consulted about what the tool is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from vedette.domain.base.canonical import canonical_json, sha256_hex
+from vedette.domain.origin import escape_pointer
 from vedette.domain.readers import Readers
 
 # How an unknown outcome (call started, no answer recorded) is settled.
@@ -20,7 +22,46 @@ SettlementMode = Literal["transactional", "idempotent", "queryable", "none"]
 SETTLEMENT_MODES: tuple[SettlementMode, ...] = ("transactional", "idempotent", "queryable", "none")
 
 
-class Tool(Struct, frozen=True):
+# What nearly all values of a kind are, and need no other look.
+_EXACT_TYPES: Mapping[str, type] = {
+    "string": str, "integer": int, "boolean": bool, "list": list, "object": dict,
+}  # fmt: skip
+_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "strings": lambda value: (
+        isinstance(value, list) and all(isinstance(each, str) for each in value)
+    ),
+    "list": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+class Parameter(Struct, frozen=True):
+    """One argument that a tool declares: its JSON Pointer, its kind, what says if a value fits.
+
+    What is exactly of `exact_type` fits (None: no type does by itself). Where it may be missing
+    (`is_optional`), a value that is there is of its kind all the same.
+    """
+
+    name: str
+    pointer: str
+    kind: str
+    is_optional: bool
+    exact_type: type | None
+    fits: Callable[[Any], bool]
+
+    @classmethod
+    def of(cls, name: str, declared: str) -> Parameter:
+        """Return the argument of a name and what is declared of it: `string`, `string?`."""
+        kind = declared.removesuffix("?")
+        fits = _TYPE_CHECKS.get(kind, lambda value: False)
+        exact_type = _EXACT_TYPES.get(kind)
+        return cls(name, "/" + escape_pointer(name), kind, kind != declared, exact_type, fits)
+
+
+class Tool(Struct, frozen=True, dict=True):
     """One tool of one agent, as it is declared.
 
     `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
@@ -55,6 +96,11 @@ class Tool(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "digest", sha256_hex(canonical_json(self.facts())))
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The declared arguments, made out once for all proposals."""
+        return tuple(Parameter.of(name, declared) for name, declared in self.args.items())
 
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""

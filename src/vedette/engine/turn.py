@@ -347,10 +347,11 @@ def turn_body(
     In the form of `normalize_json`; raises ValueError as that does.
     """
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
+    confidence = normalize_json(judgement.confidence)
     return {
         "turn": turn,
         "label": normalize_json(judgement.label),
-        "confidence": normalize_json(judgement.confidence),
+        "confidence": confidence,
         "score": normalize_json(judgement.score),
         "threshold": normalize_json(judgement.threshold),
         "detail": normalize_json(dict(judgement.detail)),
@@ -361,8 +362,10 @@ def turn_body(
             {
                 "tool": normalize_json(proposal.tool),
                 "args": encode_arguments(proposal.args),
-                "why": normalize_json(proposal.why),
-                "confidence": normalize_json(action_confidence(proposal, judgement.confidence)),
+                "why": proposal.why if type(proposal.why) is str else normalize_json(proposal.why),
+                "confidence": confidence
+                if proposal.confidence is None
+                else normalize_json(action_confidence(proposal, judgement.confidence)),
             }
             for proposal in judgement.proposals
         ],

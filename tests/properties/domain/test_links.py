@@ -6,6 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vedette.domain.links import find_argument_links, find_links
+from vedette.domain.origin import Origin
 
 # What links are made of, what breaks one up, and what ends it.
 PIECES = [
@@ -25,7 +26,6 @@ PIECES = [
 @example("[x](/\n/evil)")
 def test_an_argument_has_every_link_of_its_text(text: str) -> None:
     found = {link[:512] for link, _, _ in find_links(text)}
-    links = {
-        link.link for link in find_argument_links({"text": text}, {"/text": "untrusted"}, frozenset)
-    }
-    assert links == found
+    origins: dict[str, Origin] = {"/before": "trusted", "/text": "untrusted"}
+    args = {"before": "1.", "text": text}
+    assert {link.link for link in find_argument_links(args, origins, frozenset)} == found
