@@ -131,7 +131,7 @@ def test_before_the_first_entry_there_is_nothing(database: Database) -> None:
     assert (reader.last_seq(), reader.first_seq(), reader.last_at_us()) == (0, 1, 0)
     assert (reader.find(0), reader.find(1), reader.has_content(1)) == (None, None, False)
     assert reader.find_all([0, 1, 2]) == {}
-    assert reader.of_events([1]) == reader.rare(RARE) == reader.read(0, 10) == []
+    assert [*reader.of_events([1])] == reader.rare(RARE) == reader.read(0, 10) == []
     assert list(reader.walk()) == list(reader.content(0, 10)) == []
     assert reader.seq_at(10**9) == 0
     write(database, [])
@@ -157,20 +157,20 @@ def test_a_reader_of_entries_alone_reads_no_content(filled: Database) -> None:
     assert [reader.find(seq) for seq in range(1, 12)] == bare(ENTRIES)
     assert list(reader.walk()) == reader.read(0, 20) == bare(ENTRIES)
     assert not reader.has_content(1)
-    assert reader.of_events([1, 4]) == [one for one in bare(ENTRIES) if one.about]
+    assert [*reader.of_events([1, 4])] == [one for one in bare(ENTRIES) if one.about]
 
 
 def test_entries_are_found_by_event(filled: Database) -> None:
     reader = EntryReader(filled)
-    assert seqs_of(reader.of_events([1])) == [1, 2, 5, 9]
-    assert seqs_of(reader.of_events({4})) == [4, 6, 7, 11]
-    assert reader.of_events([4, 1, 4]) == [one for one in ENTRIES if one.about is not None]
+    assert seqs_of([*reader.of_events([1])]) == [1, 2, 5, 9]
+    assert seqs_of([*reader.of_events({4})]) == [4, 6, 7, 11]
+    assert [*reader.of_events([4, 1, 4])] == [one for one in ENTRIES if one.about is not None]
     # What is there and is no event, what is not there, and nothing.
     for none in ([3], [0], [-1], [12], [10**12], []):
-        assert reader.of_events(none) == []
-    assert seqs_of(reader.of_events([1, 4], kinds=("run.closed",))) == [9, 11]
-    assert seqs_of(reader.of_events([4], kinds={"turn.reasoned", "memory.proposed"})) == [6, 7]
-    assert reader.of_events([1], kinds=("stop.set",)) == []
+        assert [*reader.of_events(none)] == []
+    assert seqs_of([*reader.of_events([1, 4], kinds=("run.closed",))]) == [9, 11]
+    assert seqs_of([*reader.of_events([4], kinds={"turn.reasoned", "memory.proposed"})]) == [6, 7]
+    assert [*reader.of_events([1], kinds=("stop.set",))] == []
 
 
 def test_more_events_than_one_question_takes_are_found(database: Database) -> None:
@@ -179,8 +179,8 @@ def test_more_events_than_one_question_takes_are_found(database: Database) -> No
         write(database, group)
     write(database, [entry(300 + seq, "run.closed", seq) for seq in range(1, 301)])
     reader = EntryReader(database)
-    assert seqs_of(reader.of_events(range(1, 301))) == list(range(1, 601))
-    assert seqs_of(reader.of_events(range(2, 301, 2))) == list(range(2, 601, 2))
+    assert seqs_of([*reader.of_events(range(1, 301))]) == list(range(1, 601))
+    assert seqs_of([*reader.of_events(range(2, 301, 2))]) == list(range(2, 601, 2))
 
 
 def test_entries_are_found_by_their_kind_where_that_is_rare(filled: Database) -> None:
@@ -258,7 +258,7 @@ def test_a_long_group_is_cut_into_segments(database: Database) -> None:
         (1, last) for _, last in borders[1:]
     ]
     reader = EntryReader(database)
-    assert list(reader.walk()) == reader.of_events([1]) == reader.read(0, 10**6) == group
+    assert list(reader.walk()) == [*reader.of_events([1])] == reader.read(0, 10**6) == group
     assert list(find_place_mismatches(database)) == []
 
 
@@ -322,7 +322,7 @@ def test_a_reader_of_content_keeps_none_of_it(filled: Database) -> None:
     for ask in (
         lambda: reader.find(2),
         lambda: reader.find_all([1, 2]),
-        lambda: reader.of_events([1]),
+        lambda: [*reader.of_events([1])],
         lambda: reader.read(0, 3),
         lambda: reader.rare(RARE),
         lambda: list(reader.walk()),
@@ -376,7 +376,7 @@ def test_the_beginning_is_let_go_of_by_whole_segments(
             BY_SEQ[seq] if seq >= first else None for seq in range(1, 12)
         ]
         assert again.find_all(range(12)) == {one.seq: one for one in left}
-        assert again.of_events([1, 4]) == [one for one in left if one.about is not None]
+        assert [*again.of_events([1, 4])] == [one for one in left if one.about is not None]
         assert again.rare(RARE) == [one for one in left if kind_of(one.raw) in RARE]
         assert again.seq_at(10**9) == (11 if left else 0)
         assert again.seq_at(10) == (first - 1 if first > 1 and left else 1 if left else 0)
@@ -393,7 +393,7 @@ def test_a_damaged_segment_is_told_and_the_others_are_read(filled: Database) -> 
     assert (reader.find(3), reader.find(8)) == (BY_SEQ[3], BY_SEQ[8])
     assert (reader.first_seq(), reader.last_seq()) == (1, 11)
     asked: list[Callable[[], object]] = [
-        lambda: reader.find(4), lambda: reader.find_all([1, 7]), lambda: reader.of_events([1]),
+        lambda: reader.find(4), lambda: reader.find_all([1, 7]), lambda: [*reader.of_events([1])],
         lambda: reader.rare(RARE), lambda: list(reader.walk()), lambda: reader.read(3, 1),
         lambda: list(reader.content(0, 11)), lambda: reader.seq_at(50),
     ]  # fmt: skip
