@@ -55,14 +55,17 @@ class Subscription(Struct, frozen=True):
             return f"type {event.type!r} is not among {', '.join(self.types)}"
         if not _matches(event.source, self.sources):
             return f"source {event.source!r} is not among {', '.join(self.sources)}"
-        if not _matches(event.subject or "", self.subjects):
+        # Of a subject nothing is kept: whose content it names may ask that it be erased.
+        if not _fits(event.subject or "", self.subjects):
             return f"subject {event.subject!r} is not among {', '.join(self.subjects)}"
         return None
 
 
-@lru_cache(4096)
-def _matches(value: str, patterns: tuple[str, ...]) -> bool:
+def _fits(value: str, patterns: tuple[str, ...]) -> bool:
     return patterns == ("*",) or any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
+_matches = lru_cache(4096)(_fits)
 
 
 class Schedule(Struct, frozen=True):

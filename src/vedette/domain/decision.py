@@ -82,18 +82,14 @@ def build_denial(rule: str, *reasons: str) -> Decision:
     return Decision("deny", rule, reasons or (rule,))
 
 
+# Of an answer this long what was parsed is kept; one of a shipped policy has some 200 bytes.
+_KEPT_BYTES = 4096
 _TEXT = frozenset({str})
 _DECISION_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "would", "obligations"}
 
 
 def parse_decision(raw: object) -> Decision:
-    """Parse an engine's answer into a Decision: all but the exact shape is a deny; never raise.
-
-    Of an answer that is given as its JSON (bytes) what was parsed is kept: a policy says the same
-    few things over and over.
-    """
-    if type(raw) is bytes:
-        return _parse_text(raw)
+    """Parse an engine's answer into a Decision: all but the exact shape is a deny; never raise."""
     if not isinstance(raw, dict):
         return build_denial("engine.undefined", "the policy gave no decision")
     if raw.keys() != _DECISION_KEYS or raw["schema"] != DECISION_SCHEMA:
@@ -128,13 +124,25 @@ def parse_decision(raw: object) -> Decision:
     return Decision(outcome, rule, tuple(sorted(reasons)), wait, until, would, ordered)
 
 
-@lru_cache(256)
+def parse_decision_text(raw: object) -> Decision:
+    """Parse an engine's answer that is given as its JSON (bytes) as `parse_decision` does.
+
+    What was parsed of a short one is kept: a policy says the same few things over and over.
+    """
+    if type(raw) is not bytes:
+        return parse_decision(None)
+    return _parse_known(raw) if len(raw) <= _KEPT_BYTES else _parse_text(raw)
+
+
 def _parse_text(raw: bytes) -> Decision:
     try:
         answer = orjson.loads(raw)
     except ValueError:
         answer = None
     return parse_decision(answer)
+
+
+_parse_known = lru_cache(256)(_parse_text)
 
 
 # --- what is asked ----------------------------------------------------------------------------
@@ -440,8 +448,10 @@ def check_decision_request(request: Mapping[str, Any]) -> tuple[Decision | None,
 
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:
     """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny."""
+    decide_json = getattr(engine, "decide_json", None)
     try:
-        answer = getattr(engine, "decide_json", engine.decide)(raw)
+        if decide_json is not None:
+            return parse_decision_text(decide_json(raw))
+        return parse_decision(engine.decide(raw))
     except Exception as error:
         return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
-    return parse_decision(answer)

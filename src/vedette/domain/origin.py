@@ -72,16 +72,21 @@ class Roots(Struct, frozen=True):
     labels: Labels | None = None
 
 
-@lru_cache(1024)
 def split_pointer(pointer: str) -> tuple[str, ...]:
-    """Split a JSON Pointer (RFC 6901). Raises BadProposal if it is not one.
+    """Split a JSON Pointer (RFC 6901). Raises BadProposal if it is not one."""
+    return _split_known(pointer) if len(pointer) <= _KEPT_CHARS else _split(pointer)
 
-    Agents point at few places, over and over: the last thousand are kept.
-    """
+
+def _split(pointer: str) -> tuple[str, ...]:
     if not pointer.startswith("/"):
         raise BadProposal(f"{pointer!r} is not a JSON Pointer", mend="begin it with '/'")
     parts = pointer[1:].split("/")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+# Agents point at few places, over and over: the last thousand that are short are kept.
+_KEPT_CHARS = 512
+_split_known = lru_cache(1024)(_split)
 
 
 class Reference(Struct, frozen=True):
@@ -95,9 +100,12 @@ class Reference(Struct, frozen=True):
     place: str
 
 
-@lru_cache(1024)
 def parse_reference(pointer: str) -> Reference:
     """Return what a pointer names. Raises BadProposal for one that names no value of a root."""
+    return _parse_known(pointer) if len(pointer) <= _KEPT_CHARS else _parse(pointer)
+
+
+def _parse(pointer: str) -> Reference:
     root, *path = split_pointer(pointer)
     if not path:
         raise BadProposal(f"reference {pointer!r} names a whole root", mend="point into it")
@@ -108,6 +116,9 @@ def parse_reference(pointer: str) -> Reference:
         )
     # Escaped, or a key with a slash in it would pass for a place below another.
     return Reference(root, tuple(path), "/".join(map(escape_pointer, path)))
+
+
+_parse_known = lru_cache(1024)(_parse)
 
 
 def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:

@@ -7,6 +7,7 @@ then the run is dropped. So nothing is half done and no worker is needed for it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import orjson
 
@@ -147,7 +148,7 @@ def erase_memories(
     a promotion say, nothing goes, as its retention may count anew. Under whose name it was goes
     too, unless something else of it is left.
     """
-    moves = EntryReader(database, content=False).rare(list(TRANSITIONS), after=upto)
+    moves = EntryReader(database, content=False).rare(TRANSITIONS, after=upto)
     moved = {orjson.loads(one.raw)["memory"] for one in moves}
     seqs = {one.seq for one in old if one.name not in moved}
     rows = list(_bodies_at(database, seqs).values())
@@ -164,15 +165,11 @@ def clear_subjects(database: Database, abouts: Iterable[int]) -> None:
     While something is remembered of it, whoever it is about can still have it erased.
     """
     remembered = {about for _, _, about in read_archived_memories.entries_with_body(database)}
-    entries = EntryReader(database)
-    gone = [
-        (about,)
-        for about in sorted(set(abouts) - remembered)
-        if not any(
-            one.data is not None and (one.seq == about or kind_of(one.raw) == PROPOSED)
-            for one in entries.of_events([about])
-        )
-    ]
+    left = set(abouts) - remembered
+    for one in EntryReader(database).of_events(left):
+        if one.data is not None and (one.seq == one.about or kind_of(one.raw) == PROPOSED):
+            left.discard(one.about or 0)
+    gone = [(about,) for about in sorted(left)]
     database.execute_many("UPDATE event SET subject=NULL WHERE seq=?", gone)
     database.execute_many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
 
@@ -211,13 +208,14 @@ def _find_copies(database: Database, places: Collection[int]) -> set[int]:
             database, (read_archived_memories.CORRECTED,)
         )
     ]
-    entries = EntryReader(database, content=False)
+    corrected: dict[int | None, list[Any]] = {}
+    for one in EntryReader(database, content=False).rare([read_archived_memories.CORRECTED]):
+        corrected.setdefault(one.about, []).append(orjson.loads(one.raw))
     found, open = set(places), sorted(places)
     while open:
         about = open.pop()
-        corrected = entries.of_events([about], kinds=(read_archived_memories.CORRECTED,))
-        told = [orjson.loads(one.raw) for one in corrected]
-        told += [one for one in archived if one.get("about") == about]
+        told = corrected.get(about, [])
+        told = told + [one for one in archived if one.get("about") == about]
         led = {find_position(database, one["what"]) for one in told if "what" in one}
         led |= set(_find_undos(database, about))
         fresh = led - found - {0}

@@ -9,6 +9,7 @@ about to commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from vedette.domain.base import machine
 from vedette.domain.base.canonical import SALT_BYTES, salted_digest
@@ -18,6 +19,7 @@ from vedette.domain.entry import Draft, encode_entry
 from vedette.ledger.merkle import (
     Checkpoint,
     Frontier,
+    ProofError,
     SigningKey,
     is_signature,
     key_id,
@@ -31,6 +33,7 @@ from vedette.store.stored_entries import write_entries
 from vedette.store.witness import Witness
 
 _CHECKPOINT = "INSERT INTO checkpoint(size,note,frontier) VALUES(?,?,?)"
+_FORGET = "UPDATE checkpoint SET frontier=NULL WHERE size=?"
 _LINE_KINDS = frozenset(LINE_KINDS)
 
 
@@ -67,12 +70,13 @@ class LedgerWriter:
     def load(self) -> None:
         """Take up the tree as the store has it. Raises BadStore if it is not the ledger's."""
         # One statement: another worker may commit between two.
-        ((frontier, key, last),) = self._database.rows(
+        ((frontier, note, key, last),) = self._database.rows(
             f"SELECT ({NEWEST_FRONTIER}), "
+            "(SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1), "
             "(SELECT value FROM meta WHERE name='ledger_key'), "
             "(SELECT COALESCE(MAX(last),0) FROM segment)"
         )
-        self._frontier = Frontier.from_bytes(bytes(frontier)) if frontier else Frontier()
+        self._frontier = _read_frontier(frontier, note)
         self._check_key(key)
         if last != self._frontier.size:
             raise BadStore(
@@ -195,6 +199,8 @@ class LedgerWriter:
         point = grown.checkpoint(self._origin)
         note = point.sign(self._key_name, self._key, self._key_id)
         self._checkpoint = note, point
+        # Only of the last head the tree is asked for.
+        self._database.execute(_FORGET, (self._frontier.size,))
         self._database.execute_many(_CHECKPOINT, [(point.size, note, grown.to_bytes())])
         self._next_frontier = grown
 
@@ -224,6 +230,23 @@ class LedgerWriter:
         self._leaves.clear()
         self._checkpoint = self._handover = None
         self._next = self._frontier.size + 1
+
+
+def _read_frontier(frontier: Any, note: str | None) -> Frontier:
+    """Return the tree that a store keeps. Raises BadStore unless it is that of its signed head."""
+    try:
+        found = Frontier.from_bytes(bytes(frontier)) if frontier else Frontier()
+        signed = Checkpoint.from_body(parse_note(note).body) if note is not None else None
+    except ProofError as error:
+        raise BadStore(
+            f"the ledger's tree cannot be read: {error}", mend="run `vedette verify`"
+        ) from error
+    if signed is not None and (signed.size, signed.root) != (found.size, found.root()):
+        raise BadStore(
+            f"the tree that the store keeps is not that of its signed head at {signed.size}",
+            mend="run `vedette verify`",
+        )
+    return found
 
 
 def _id_of(name: str, key: SigningKey) -> bytes:

@@ -39,8 +39,9 @@ def find_place_mismatches(database: Database) -> Iterator[PlaceMismatch]:
     rare: set[tuple[str, int]] = set()
     begin, begins = 0, EntryReader(database).first_seq()
     yield from _compare_borders(database)
-    for first, last, entries in _segments(database):
-        for one in entries:
+    for segment in EntryReader(database, content=False).segments():
+        first, last = segment.first, segment.last
+        for one in segment.entries():
             value = orjson.loads(one.raw)
             about = _about_of(one, value, accepted, knows_all=begins == 1)
             if one.about != about or (about or 0) > one.seq:
@@ -65,6 +66,11 @@ def _compare_borders(database: Database) -> Iterator[PlaceMismatch]:
     """
     kept = read_meta(database, ARCHIVED)
     archived = ArchivedPrefix.from_bytes(kept.encode()).size if kept is not None else 0
+    trees = database.rows(
+        "SELECT size FROM checkpoint WHERE frontier IS NOT NULL ORDER BY size DESC"
+    )
+    for (size,) in trees[1:]:
+        yield PlaceMismatch("checkpoint", f"{size} frontier", "a tree", None)
     before = None
     for last, first in database.iterate_rows("SELECT last, first FROM segment ORDER BY last"):
         if not 0 < first <= last or (before is not None and first != before + 1):
@@ -72,14 +78,6 @@ def _compare_borders(database: Database) -> Iterator[PlaceMismatch]:
         elif first <= archived < last:
             yield PlaceMismatch("segment", f"{last} first", first, archived + 1)
         before = int(last)
-
-
-def _segments(database: Database) -> Iterator[tuple[int, int, list[StoredEntry]]]:
-    """Yield each segment's first and last seq, and entries."""
-    lasts = database.iterate_rows("SELECT last, first FROM segment WHERE last>0 ORDER BY last")
-    entries = EntryReader(database, content=False)
-    for last, first in lasts:
-        yield int(first), int(last), [*entries.walk(after=int(first) - 1, upto=int(last))]
 
 
 def _about_of(

@@ -28,7 +28,7 @@ _EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
 
 def keep_entries(database: Database, size: int) -> None:
     """Copy what a store keeps of the archived entries 1 to `size`; their bodies go here."""
-    found = EntryReader(database).rare(KINDS, upto=size)
+    found = list(EntryReader(database).rare(KINDS, upto=size))
     database.execute_many(
         _KEEP,
         [(COLLECTION, _key(one.seq), _pack(one.raw, one.data, one.salt), one.seq) for one in found],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -52,11 +53,12 @@ class LedgerReader:
         if column == "event":
             sql = "SELECT seq FROM refused WHERE key=?"
             abouts += [seq for (seq,) in self._database.rows(sql, (value,))]
-        return [
+        found = (
             (one.seq, one.raw, one.data)
             for one in self._entries.of_events(abouts)
             if column == "event" or orjson.loads(one.raw).get(column) == value
-        ][:limit]
+        )
+        return list(islice(found, limit))
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         return [(one.seq, one.raw) for one in self._bare.read(after, limit)]
@@ -92,15 +94,26 @@ class LedgerReader:
     def proof_entries(self, actions: Collection[str]) -> dict[str, list[EntryRecord]]:
         # Of each action's decisions, which are many if it is stopped for long, the first and the
         # last count; those have their bodies, and so has what follows.
-        entries: dict[str, list[tuple[StoredEntry, dict[str, Any]]]] = {one: [] for one in actions}
+        entries: dict[str, list[tuple[int, dict[str, Any]]]] = {one: [] for one in actions}
         if not entries:
             return {}
         about = find_position(self._database, next(iter(entries)))
-        for one in self._entries.of_events([about], kinds=(*PROOF_KINDS, DECIDED_KIND)):
+        for one in self._bare.of_events([about], kinds=(*PROOF_KINDS, DECIDED_KIND)):
             entry = orjson.loads(one.raw)
             if (of_action := entries.get(entry.get("action"))) is not None:
-                of_action.append((one, entry))
-        return {action: _proofs(found) for action, found in entries.items()}
+                of_action.append((one.seq, entry))
+        return {action: self._proofs(found) for action, found in entries.items()}
+
+    def _proofs(self, found: Sequence[tuple[int, dict[str, Any]]]) -> list[EntryRecord]:
+        decided = [seq for seq, entry in found if entry["kind"] == DECIDED_KIND]
+        first, last = (decided[0], decided[-1]) if decided else (0, 0)
+        kept = [
+            (seq, entry)
+            for seq, entry in found
+            if entry["kind"] != DECIDED_KIND or seq in (first, last)
+        ]
+        content = self._entries.find_all(seq for seq, _ in kept if seq == first or seq >= last)
+        return [(entry, _named_body(entry, content.get(seq))) for seq, entry in kept]
 
     def loss_window(self) -> LossWindow | None:
         kept = read_meta(self._database, RESTORED)
@@ -164,14 +177,8 @@ class LedgerReader:
         return min((int(row[0]) for row in rows if row[0] is not None), default=None)
 
 
-def _proofs(found: Sequence[tuple[StoredEntry, dict[str, Any]]]) -> list[EntryRecord]:
-    decided = [one.seq for one, entry in found if entry["kind"] == DECIDED_KIND]
-    first, last = (decided[0], decided[-1]) if decided else (0, 0)
-    proofs: list[EntryRecord] = []
-    for one, entry in found:
-        if entry["kind"] == DECIDED_KIND and one.seq not in (first, last):
-            continue
-        with_body = (one.seq == first or one.seq >= last) and one.salt is not None
-        named = with_body and is_body_of(entry, one.salt or b"", one.data or b"")
-        proofs.append((entry, one.data if named else None))
-    return proofs
+def _named_body(entry: Mapping[str, Any], stored: StoredEntry | None) -> bytes | None:
+    """Return an entry's content if it is there and the one that the entry names."""
+    if stored is None or stored.salt is None or stored.data is None:
+        return None
+    return stored.data if is_body_of(entry, stored.salt, stored.data) else None

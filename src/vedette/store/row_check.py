@@ -38,7 +38,7 @@ _STATE = "a judge's state; `vedette verify judgements` makes it again of the eve
 # (table, column) -> what an edit could do, and why the ledger does not tell it.
 UNCHECKED: Mapping[tuple[str, str], str] = {
     ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",
-    ("meta", "value"): "the tree, the fleet's name, the key and the policy's Wasm are checked",
+    ("meta", "value"): "the fleet's name, the key and the policy's Wasm are checked",
     ("refused", "subject"): "under whose name content is found to be erased",
     ("run", "key"): "in which order events are judged; made of the agent's charter of that time",
     ("run", "steps"): "another number refuses the run's next step, and nothing is done",

@@ -48,6 +48,7 @@ ENTRY_TABLES = """
 -- Entries that follow one another, up to `last`, and their content: see `vedette.store.segment`.
 CREATE TABLE segment(
   last INTEGER PRIMARY KEY, first INTEGER NOT NULL, entries BLOB NOT NULL, bodies BLOB) STRICT;
+CREATE INDEX segment_content ON segment(last) WHERE bodies IS NOT NULL;
 -- The segments that hold entries about an event, but for that of the event itself.
 CREATE TABLE place(about INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY(about, last)
 ) STRICT, WITHOUT ROWID;

@@ -7,11 +7,12 @@ content, which can go without them. Both are msgpack, compressed by Zstandard (R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 import zstandard
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from vedette.domain.base import machine
 from vedette.domain.base.errors import DamagedSegment
@@ -19,8 +20,9 @@ from vedette.domain.base.errors import DamagedSegment
 # So many entries, or bytes of them, at most: whoever asks for one reads and unpacks all of these.
 MAX_ENTRIES = 128
 MAX_BYTES = 1 << 18
-# What unpacks to more was not written here: one entry's content alone may be beyond MAX_BYTES.
-_MAX_UNPACKED = 1 << 30
+# What unpacks to more was not written here: content is what events, answers and files may be.
+_MAX_ENTRY_BYTES = 1 << 26
+_MAX_CONTENT_BYTES = 1 << 28
 _LEVEL = 1
 
 # (salt, content)
@@ -43,13 +45,14 @@ class StoredEntry(Struct, frozen=True):
 class _Entries(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """The packed form of a segment's entries."""
 
-    raws: list[bytes]
-    abouts: list[int | None]
+    raws: Annotated[list[bytes], Meta(max_length=MAX_ENTRIES)]
+    abouts: Annotated[list[int | None], Meta(max_length=MAX_ENTRIES)]
 
 
 _encoder = msgspec.msgpack.Encoder()
 _entries_decoder = msgspec.msgpack.Decoder(_Entries)
-_bodies_decoder = msgspec.msgpack.Decoder(dict[int, Body])
+_bodies_decoder = msgspec.msgpack.Decoder(Annotated[dict[int, Body], Meta(max_length=MAX_ENTRIES)])
+_DAMAGE = (msgspec.DecodeError, zstandard.ZstdError, TypeError, ValueError, MemoryError)
 
 
 class _Codec(machine.local):
@@ -79,32 +82,68 @@ def unpack_bodies(last: int, packed: bytes | None) -> dict[int, Body]:
     if packed is None:
         return {}
     try:
-        return _bodies_decoder.decode(_decompress(packed))
-    except (msgspec.DecodeError, zstandard.ZstdError, TypeError, ValueError) as error:
+        content: dict[int, Body] = _bodies_decoder.decode(_decompress(packed, _MAX_CONTENT_BYTES))
+    except _DAMAGE as error:
         raise _damaged(last, error) from error
+    return content
 
 
-def unpack_segment(first: int, last: int, packed: bytes, bodies: bytes | None) -> list[StoredEntry]:
-    """Return the entries of a segment in order. Raises DamagedSegment if it is none."""
+class Segment:
+    """The entries of one segment. Content is unpacked when an entry is asked for that has some.
+
+    What is asked raises DamagedSegment where the content is none.
+    """
+
+    __slots__ = ("_abouts", "_bodies", "_content", "_raws", "first", "last")
+
+    def __init__(self, first: int, last: int, entries: _Entries, bodies: bytes | None) -> None:
+        self.first, self.last = first, last
+        self._raws, self._abouts, self._bodies = entries.raws, entries.abouts, bodies
+        self._content: dict[int, Body] | None = None
+
+    def entry(self, seq: int) -> StoredEntry:
+        """Return the entry of a seq from `first` to `last`."""
+        at = seq - self.first
+        salt, data = self._body(seq)
+        return StoredEntry(seq, self._raws[at], self._abouts[at], salt, data)
+
+    def entries(self) -> list[StoredEntry]:
+        """Return all entries in order."""
+        return [self.entry(seq) for seq in range(self.first, self.last + 1)]
+
+    def about(self, events: Collection[int]) -> Iterator[tuple[int, bytes]]:
+        """Yield (seq, bytes) of the entries that are about some events, in order."""
+        for seq, (raw, about) in enumerate(zip(self._raws, self._abouts, strict=True), self.first):
+            if about in events:
+                yield seq, raw
+
+    def _body(self, seq: int) -> Body | tuple[None, None]:
+        if self._bodies is None:
+            return None, None
+        if self._content is None:
+            self._content = unpack_bodies(self.last, self._bodies)
+            if not all(self.first <= one <= self.last for one in self._content):
+                raise _damaged(self.last, ValueError("it holds the content of other entries"))
+        return self._content.get(seq, (None, None))
+
+
+def unpack_segment(first: int, last: int, packed: bytes, bodies: bytes | None) -> Segment:
+    """Return a segment of its row. Raises DamagedSegment for what is none."""
     try:
-        entries = _entries_decoder.decode(_decompress(packed))
+        if last - first >= MAX_ENTRIES:
+            raise ValueError(f"it has more than {MAX_ENTRIES} entries")
+        entries = _entries_decoder.decode(_decompress(packed, _MAX_ENTRY_BYTES))
         if not 0 < len(entries.raws) == len(entries.abouts) == last + 1 - first:
             # One without entries would hide those of the next from whoever looks for them.
             raise ValueError(f"it has {len(entries.raws)} entries from {first} on")
-    except (msgspec.DecodeError, zstandard.ZstdError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         raise _damaged(last, error) from error
-    content = unpack_bodies(last, bodies)
-    if not all(first <= seq <= last for seq in content):
-        raise _damaged(last, ValueError("it holds the content of other entries"))
-    return [
-        StoredEntry(seq, raw, about, *content.get(seq, (None, None)))
-        for seq, (raw, about) in enumerate(zip(entries.raws, entries.abouts, strict=True), first)
-    ]
+    return Segment(first, last, entries, bodies)
 
 
-def _decompress(packed: bytes) -> bytes:
+def _decompress(packed: bytes, limit: int) -> bytes:
     size = zstandard.frame_content_size(packed)
-    if not 0 <= size <= _MAX_UNPACKED:
+    if not 0 <= size <= limit:
         raise ValueError(f"it says that it unpacks to {size} bytes")
     return _codec.decompress(packed, allow_extra_data=False)
 

@@ -102,9 +102,8 @@ def is_too_late(database: Database, agent: str, key: str, position: int) -> bool
     )
     if not rows:
         return False
-    entries = EntryReader(database)
     observed = database.rows(_OBSERVED, (agent, key, agent, rows[0][0]))
-    return not all(entries.has_content(int(seq)) for (seq,) in observed)
+    return not EntryReader(database).has_content(*(int(seq) for (seq,) in observed))
 
 
 class JudgeStateReader:

@@ -14,12 +14,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from vedette.domain.entry import KINDS
 from vedette.store.dialect import Database, Row
 from vedette.store.schema import LINE_KINDS, in_list
 from vedette.store.segment import (
     MAX_BYTES,
     MAX_ENTRIES,
     Body,
+    Segment,
     StoredEntry,
     pack_bodies,
     pack_entries,
@@ -72,8 +74,7 @@ class EntryReader:
         """Read from `database`; without `content` the entries alone, as if that were erased."""
         self._database = database
         self._select = _SEGMENT.format(bodies="bodies" if content else "NULL")
-        self._row: Row = ()
-        self._entries: list[StoredEntry] = []
+        self._last: tuple[Row, Segment] | None = None
 
     # --- where the ledger begins and ends --------------------------------------------------------
 
@@ -111,49 +112,57 @@ class EntryReader:
 
     def find(self, seq: int) -> StoredEntry | None:
         """Return an entry; None if there is none, or it is archived."""
-        entries = self._segment_of(seq)
-        return entries[seq - entries[0].seq] if entries else None
+        segment = self._segment_from(seq)
+        return segment.entry(seq) if segment is not None and segment.first <= seq else None
 
     def find_all(self, seqs: Iterable[int]) -> dict[int, StoredEntry]:
         """Return entries by their seq, as far as there are any."""
-        found: dict[int, StoredEntry] = {}
-        entries: list[StoredEntry] = []
-        for seq in sorted(set(seqs)):
-            if not entries or entries[-1].seq < seq:
-                entries = self._segment_from(seq)
-            if not entries:
-                break
-            if entries[0].seq <= seq:
-                found[seq] = entries[seq - entries[0].seq]
-        return found
+        return {one.seq: one for one in self._find_sorted(sorted(set(seqs)))}
 
-    def has_content(self, seq: int) -> bool:
-        """Say whether an entry is there with its content."""
-        found = self.find(seq)
-        return found is not None and found.data is not None
+    def _find_sorted(self, seqs: Iterable[int]) -> Iterator[StoredEntry]:
+        segment: Segment | None = None
+        for seq in seqs:
+            if segment is None or segment.last < seq:
+                segment = self._segment_from(seq)
+            if segment is None:
+                return
+            if segment.first <= seq:
+                yield segment.entry(seq)
 
-    def _segment_of(self, seq: int) -> list[StoredEntry]:
-        entries = self._segment_from(seq)
-        return entries if entries and entries[0].seq <= seq else []
+    def has_content(self, *seqs: int) -> bool:
+        """Say whether all these entries are there with their content."""
+        content: dict[int, Body] = {}
+        last = 0
+        for seq in sorted(seqs):
+            if last < seq:
+                sql = "SELECT last, bodies FROM segment WHERE last>=? ORDER BY last LIMIT 1"
+                rows = self._database.rows(sql, (seq,))
+                if not rows:
+                    return False
+                last = int(rows[0][0])
+                content = unpack_bodies(last, rows[0][1])
+            if seq not in content:
+                return False
+        return True
 
-    def _segment_from(self, seq: int) -> list[StoredEntry]:
-        """Return the entries of the segment that a seq lies in, or of the next one behind it."""
+    def _segment_from(self, seq: int) -> Segment | None:
+        """Return the segment that a seq lies in, or the next one behind it."""
         sql = f"{self._select} WHERE last>=? ORDER BY last LIMIT 1"
         rows = self._database.rows(sql, (seq,))
-        return self._unpack(rows[0]) if rows else []
+        return self._unpack(rows[0]) if rows else None
 
-    def _unpack(self, row: Row) -> list[StoredEntry]:
+    def _unpack(self, row: Row) -> Segment:
         """Unpack a segment, unless it is the one that was unpacked last, byte by byte.
 
         One with content is not kept: that may be erased any time.
         """
-        if self._entries and row == self._row:
-            return self._entries
+        if self._last is not None and self._last[0] == row:
+            return self._last[1]
         last, first, packed, bodies = row
-        entries = unpack_segment(int(first), int(last), packed, bodies)
+        segment = unpack_segment(int(first), int(last), packed, bodies)
         if bodies is None:
-            self._entries, self._row = entries, row
-        return entries
+            self._last = row, segment
+        return segment
 
     # --- by event -------------------------------------------------------------------------------
 
@@ -166,9 +175,10 @@ class EntryReader:
         """
         wanted = set(abouts)
         for row in self._segments(sorted(self._lasts_of(sorted(wanted)))):
-            for entry in self._unpack(row):
-                if entry.about in wanted and (not kinds or kind_of(entry.raw) in kinds):
-                    yield entry
+            segment = self._unpack(row)
+            for seq, raw in segment.about(wanted):
+                if not kinds or kind_of(raw) in kinds:
+                    yield segment.entry(seq)
 
     def _lasts_of(self, abouts: Sequence[int]) -> set[int]:
         """Return the last seqs of the segments that hold entries about some events."""
@@ -195,13 +205,13 @@ class EntryReader:
 
     def rare(
         self,
-        kinds: Sequence[str],
+        kinds: Collection[str],
         *,
         after: int = 0,
         upto: int | None = None,
         limit: int | None = None,
-    ) -> list[StoredEntry]:
-        """Return the entries of rare kinds behind a seq, up to another, in order.
+    ) -> Iterator[StoredEntry]:
+        """Yield the entries of rare kinds behind a seq, up to another, in order.
 
         With `limit` the last of them. What every event leaves (`schema.LINE_KINDS`) is not rare.
         """
@@ -214,7 +224,7 @@ class EntryReader:
         if limit is not None:
             sql += f" LIMIT {limit}"
         seqs = [int(seq) for (seq,) in self._database.rows(sql, (*values, after, end))]
-        return list(self.find_all(seqs).values())
+        yield from self._find_sorted(reversed(seqs))
 
     # --- in order -------------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class EntryReader:
         They are of one state of the store if the caller holds a snapshot.
         """
         if kinds is not None and not _LINE_KINDS.intersection(kinds):
-            yield from self.rare(list(kinds), after=after, upto=upto) if kinds else ()
+            yield from self.rare(kinds, after=after, upto=upto) if kinds else ()
             return
         for entry in self._walk("", after, upto):
             if kinds is None or kind_of(entry.raw) in kinds:
@@ -239,14 +249,30 @@ class EntryReader:
                 yield entry
 
     def _walk(self, which: str, after: int, upto: int | None) -> Iterator[StoredEntry]:
-        """Yield the entries of the segments that a condition names; no cursor is open meanwhile."""
-        end = 2**62 if upto is None else upto
-        sql = f"{self._select} WHERE {which}last>? AND first<=? ORDER BY last LIMIT {_WALKED}"
+        """Yield the entries of the segments that a condition names."""
+        for segment in self.segments(after, upto, which):
+            first, last = max(after + 1, segment.first), segment.last
+            for seq in range(first, (last if upto is None else min(last, upto)) + 1):
+                yield segment.entry(seq)
+
+    def segments(
+        self, after: int = 0, upto: int | None = None, which: str = ""
+    ) -> Iterator[Segment]:
+        """Yield the segments that hold entries behind a seq, up to another, in order.
+
+        No cursor is open meanwhile. `which` is a condition in SQL, ended by AND, if not all count.
+        """
+        end = 2**62
+        if upto is not None:
+            # By the key: what begins where is in no index.
+            rows = self._database.rows(_LAST, (upto,))
+            end = int(rows[0][0]) if rows else end
+        sql = f"{self._select} WHERE {which}last>? AND last<=? ORDER BY last LIMIT {_WALKED}"
         while rows := self._database.rows(sql, (after, end)):
-            for last, first, entries, bodies in rows:
-                for entry in unpack_segment(int(first), int(last), entries, bodies):
-                    if after < entry.seq <= end:
-                        yield entry
+            for row in rows:
+                segment = self._unpack(row)
+                if upto is None or segment.first <= upto:
+                    yield segment
             after = int(rows[-1][0])
 
     def read(self, after: int, limit: int) -> list[StoredEntry]:
@@ -327,6 +353,9 @@ def delete_segments(database: Database, size: int, limit: int) -> int:
     lasts = [int(last) for (last,) in database.rows(sql, (size, limit))]
     if not lasts:
         return 0
-    database.execute("DELETE FROM place WHERE last<=?", (lasts[-1],))
-    database.execute("DELETE FROM rare_entry WHERE seq<=?", (lasts[-1],))
+    # By their keys: an entry is about no later one, and there are few kinds that are rare.
+    database.execute("DELETE FROM place WHERE about<=? AND last<=?", (lasts[-1], lasts[-1]))
+    marks, kinds = in_list(sorted(KINDS - _LINE_KINDS))
+    sql = f"DELETE FROM rare_entry WHERE kind IN ({marks}) AND seq<=?"
+    database.execute(sql, (*kinds, lasts[-1]))
     return database.execute("DELETE FROM segment WHERE last<=?", (lasts[-1],))

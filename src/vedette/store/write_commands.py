@@ -181,7 +181,9 @@ class CommandWriter:
     def _lift_overtaken(self, scope: str, name: str, since_us: int) -> None:
         """Lift the stop that was set just now if a person lifted its scope after an instant."""
         what = f"{scope}:{name}"
-        lifts = (orjson.loads(one.raw) for one in EntryReader(self._database).rare(["stop.lifted"]))
+        entries = EntryReader(self._database, content=False)
+        found = entries.rare(["stop.lifted"], after=entries.seq_at(since_us))
+        lifts = (orjson.loads(one.raw) for one in found)
         # What the engine lifts is another stop, whose time was over.
         since = [
             one["seq"]

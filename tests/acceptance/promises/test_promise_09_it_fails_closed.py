@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import state
 
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.decision import request_decision
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
@@ -36,6 +37,7 @@ class Engine:
 
 WRONG: list[object] = [
     None, {}, [], True, "permit", 1, b"permit", {"outcome": "permit"}, [PERMIT],
+    canonical_json(PERMIT),
     {**PERMIT, "schema": "vedette.decision/9"}, {**PERMIT, "outcome": "allow"},
     {**PERMIT, "outcome": True}, {**PERMIT, "rule": ""}, {**PERMIT, "extra": 1},
     {**PERMIT, "wait": "approval"}, {**PERMIT, "until": -1}, {**PERMIT, "until": 0.5},

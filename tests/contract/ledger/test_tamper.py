@@ -31,12 +31,15 @@ from tests.segments import (
 from vedette.adapters.ledger_export import LedgerExport, export, verify_store
 from vedette.adapters.signing_keys import format_verifier_key
 from vedette.domain.base.canonical import canonical_json, salted_digest
+from vedette.domain.base.errors import BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureTarget
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
+from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.read_ledger import LedgerReader
 from vedette.store.sqlite import SqliteReader, SqliteStore
+from vedette.store.witness import Witness
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
     accept_events,
@@ -250,10 +253,40 @@ def test_a_changed_tree_is_found(copy: Path, name: str) -> None:
         "peaks": ["00" * 32] * 2,
         "handovers": [],
     }
-    value = tree.to_bytes().hex() if name == "frontier" else orjson.dumps(archived).decode()
-    connection.execute("INSERT OR REPLACE INTO meta VALUES(?,?)", (name, value))
+    if name == "archived":
+        value = orjson.dumps(archived).decode()
+        connection.execute("INSERT OR REPLACE INTO meta VALUES(?,?)", (name, value))
+    else:
+        last = "SELECT MAX(size) FROM checkpoint"
+        sql = f"UPDATE checkpoint SET frontier=? WHERE size=({last})"
+        connection.execute(sql, (tree.to_bytes(),))
     connection.close()
     assert not of_store(copy).ok
+
+
+def test_a_tree_that_is_not_that_of_the_signed_head_is_not_gone_on_with(copy: Path) -> None:
+    """Else the fleet would sign it, and all that comes after would be of another history."""
+    connection = apsw.Connection(str(copy / "store.db"))
+    size = of_store(copy).size
+    tree = Frontier()
+    for _ in range(size):
+        tree.append(bytes(32))
+    connection.execute("UPDATE checkpoint SET frontier=? WHERE size=?", (tree.to_bytes(), size))
+    with pytest.raises(BadStore, match="not that of its signed head"):
+        ledger_writer_of(connection, copy)
+    connection.execute("UPDATE checkpoint SET frontier=? WHERE size=?", (b"\x01", size))
+    with pytest.raises(BadStore, match="tree cannot be read"):
+        ledger_writer_of(connection, copy)
+    connection.close()
+
+
+def ledger_writer_of(connection: apsw.Connection, copy: Path) -> LedgerWriter:
+    from vedette.store.sqlite.database import SqliteDatabase
+
+    return LedgerWriter(
+        SqliteDatabase(connection), origin=NAME, key_name=NAME,
+        key=KEY, witness=Witness(copy / "witness.log"), now_us=lambda: 0,
+    )  # fmt: skip
 
 
 def within(connection: apsw.Connection) -> LedgerReader:

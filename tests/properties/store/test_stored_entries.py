@@ -137,8 +137,8 @@ def compare(reader: EntryReader, entries: list[StoredEntry], last: int) -> None:
         rare = [one for one in between if kind_of(one.raw) in RARE]
         assert list(reader.walk(after=after, upto=upto)) == between
         assert list(reader.walk(RARE, after=after, upto=upto)) == rare
-        assert reader.rare(RARE, after=after, upto=upto) == rare
-        assert reader.rare(RARE, after=after, upto=upto, limit=2) == rare[-2:]
+        assert [*reader.rare(RARE, after=after, upto=upto)] == rare
+        assert [*reader.rare(RARE, after=after, upto=upto, limit=2)] == rare[-2:]
         line = [one for one in between if kind_of(one.raw) in LINE_KINDS]
         assert list(reader.walk(LINE_KINDS, after=after, upto=upto)) == line
         assert list(reader.content(after, upto)) == [one for one in between if one.data is not None]

@@ -16,6 +16,7 @@ from vedette.domain.decision import (
     check_request,
     evaluate_request,
     parse_decision,
+    parse_decision_text,
 )
 
 GOOD: dict[str, Any] = {
@@ -49,7 +50,9 @@ def test_reasons_and_obligations_are_put_in_order() -> None:
     assert {duty["type"] for duty in read.obligations} <= OBLIGATIONS
 
 
-@pytest.mark.parametrize("raw", [None, "permit", [], 1, True, {}, {"outcome": "permit"}])
+@pytest.mark.parametrize(
+    "raw", [None, "permit", [], 1, True, {}, {"outcome": "permit"}, orjson.dumps(GOOD)]
+)
 def test_anything_else_is_a_deny(raw: object) -> None:
     assert parse_decision(raw).outcome == "deny"
 
@@ -60,14 +63,14 @@ def test_anything_else_is_a_deny(raw: object) -> None:
 def test_an_answer_as_json_is_the_decision_that_it_is_as_data(answer: object) -> None:
     raw = orjson.dumps(answer)
     for _ in range(2):
-        decision = parse_decision(raw)
+        decision = parse_decision_text(raw)
         assert decision == parse_decision(orjson.loads(raw))
         assert decision.encoded == canonical_json(decision.to_json())
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", orjson.dumps(GOOD)[:-1]])
 def test_an_answer_that_is_no_json_is_a_deny(raw: bytes) -> None:
-    assert parse_decision(raw) == parse_decision(None)
+    assert parse_decision_text(raw) == parse_decision(None) == parse_decision(raw)
 
 
 def test_an_engine_that_has_its_answers_as_json_is_asked_for_that() -> None:

@@ -45,16 +45,20 @@ def bodies_of(entries: list[StoredEntry]) -> bytes | None:
     })  # fmt: skip
 
 
+def unpacked(first: int, last: int, packed: bytes, bodies: bytes | None) -> list[StoredEntry]:
+    return unpack_segment(first, last, packed, bodies).entries()
+
+
 # --- there and back -----------------------------------------------------------------------------
 
 
 def test_what_was_packed_comes_out_again() -> None:
-    assert unpack_segment(7, 10, pack_entries(ENTRIES), bodies_of(ENTRIES)) == ENTRIES
+    assert unpacked(7, 10, pack_entries(ENTRIES), bodies_of(ENTRIES)) == ENTRIES
 
 
 def test_without_content_the_entries_come_out_alone() -> None:
     bare = [StoredEntry(one.seq, one.raw, one.about) for one in ENTRIES]
-    assert unpack_segment(7, 10, pack_entries(ENTRIES), None) == bare
+    assert unpacked(7, 10, pack_entries(ENTRIES), None) == bare
     assert pack_bodies({}) is None
     assert unpack_bodies(10, None) == {}
 
@@ -64,7 +68,7 @@ def test_content_goes_alone() -> None:
     left = unpack_bodies(10, packed)
     assert list(left) == [7, 9, 10]
     del left[9]
-    whole = unpack_segment(7, 10, pack_entries(ENTRIES), pack_bodies(left))
+    whole = unpacked(7, 10, pack_entries(ENTRIES), pack_bodies(left))
     assert [one.data is None for one in whole] == [False, True, True, False]
     assert [one.raw for one in whole] == [one.raw for one in ENTRIES]
     assert b'{"of":9}' not in unpack_all(pack_bodies(left))
@@ -99,7 +103,7 @@ def test_equal_entries_have_equal_bytes() -> None:
 def test_content_of_any_size_comes_out_again(size: int) -> None:
     data = bytes(i * i % 251 for i in range(4096)) * (size // 4096 + 1)
     one = StoredEntry(3, b"{}", 3, SALT, data[:size])
-    assert unpack_segment(3, 3, pack_entries([one]), bodies_of([one])) == [one]
+    assert unpacked(3, 3, pack_entries([one]), bodies_of([one])) == [one]
 
 
 # --- what is none -------------------------------------------------------------------------------
@@ -159,25 +163,25 @@ WRONG_BODIES: dict[str, bytes] = {
 @pytest.mark.parametrize("what", WRONG_ENTRIES)
 def test_entries_that_are_none_are_refused(what: str) -> None:
     with pytest.raises(DamagedSegment, match="the segment that ends at entry 10 cannot be read"):
-        unpack_segment(7, 10, WRONG_ENTRIES[what], None)
+        unpacked(7, 10, WRONG_ENTRIES[what], None)
 
 
 @pytest.mark.parametrize("what", WRONG_BODIES)
 def test_content_that_is_none_is_refused(what: str) -> None:
     with pytest.raises(DamagedSegment, match="the segment that ends at entry 10 cannot be read"):
-        unpack_segment(7, 10, GOOD, WRONG_BODIES[what])
+        unpacked(7, 10, GOOD, WRONG_BODIES[what])
 
 
 @pytest.mark.parametrize(("first", "last"), [(8, 10), (6, 10), (7, 9), (7, 11), (11, 10), (10, 7)])
 def test_borders_that_are_not_those_of_the_entries_are_refused(first: int, last: int) -> None:
     with pytest.raises(DamagedSegment):
-        unpack_segment(first, last, GOOD, None)
+        unpacked(first, last, GOOD, None)
 
 
 def test_a_segment_of_no_entries_is_refused() -> None:
     for first, last in ((11, 10), (1, 0)):
         with pytest.raises(DamagedSegment, match="it has 0 entries"):
-            unpack_segment(first, last, frame([[], []]), None)
+            unpacked(first, last, frame([[], []]), None)
 
 
 def test_no_byte_of_a_segment_can_be_changed_into_other_entries_unseen() -> None:
@@ -191,14 +195,14 @@ def test_no_byte_of_a_segment_can_be_changed_into_other_entries_unseen() -> None
                 spoilt = packed[:at] + bytes([packed[at] ^ bit]) + packed[at + 1 :]
                 pair = (spoilt, other) if packed is GOOD else (other, spoilt)
                 try:
-                    found = unpack_segment(7, 10, *pair)
+                    found = unpacked(7, 10, *pair)
                 except DamagedSegment:
                     refused += 1
                 else:
                     assert len(found) == 4
         for size in range(len(packed)):
             with pytest.raises(DamagedSegment):
-                unpack_segment(
+                unpacked(
                     7, 10, *((packed[:size], other) if packed is GOOD else (other, packed[:size]))
                 )
     assert refused > len(GOOD)
@@ -210,16 +214,33 @@ def test_what_swells_beyond_what_was_ever_written_is_refused_before_it_does(
     """A frame of some kilobytes may say, and even hold, gigabytes."""
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 26))
     assert len(bomb) < 1 << 13
-    monkeypatch.setattr(segment, "_MAX_UNPACKED", (1 << 26) - 1)
+    monkeypatch.setattr(segment, "_MAX_ENTRY_BYTES", (1 << 26) - 1)
+    monkeypatch.setattr(segment, "_MAX_CONTENT_BYTES", (1 << 26) - 1)
     tracemalloc.start()
     try:
         with pytest.raises(DamagedSegment, match="unpacks to 67108864 bytes"):
-            unpack_segment(7, 10, bomb, None)
+            unpacked(7, 10, bomb, None)
         with pytest.raises(DamagedSegment, match="unpacks to 67108864 bytes"):
-            unpack_segment(7, 10, GOOD, bomb)
+            unpacked(7, 10, GOOD, bomb)
         assert tracemalloc.get_traced_memory()[1] < 1 << 22
     finally:
         tracemalloc.stop()
+
+
+def test_a_list_that_is_longer_than_any_is_refused_before_it_is_made() -> None:
+    """Its few kilobytes would be gigabytes of objects."""
+    many = zstandard.ZstdCompressor().compress(
+        b"\x92\xdd" + (30_000_000).to_bytes(4, "big") + b"\xc4\x00" * 30_000_000
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedSegment, match="length <= 128"):
+            unpacked(7, 10, many, None)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 27
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(DamagedSegment, match="more than 128 entries"):
+        unpacked(1, 129, GOOD, None)
 
 
 def test_a_frame_that_says_less_than_it_holds_is_refused() -> None:
@@ -229,8 +250,8 @@ def test_a_frame_that_says_less_than_it_holds_is_refused() -> None:
     lied = whole[:at] + (1).to_bytes(2, "little") + whole[at + 2 :]
     assert zstandard.frame_content_size(lied) == 257
     with pytest.raises(DamagedSegment):
-        unpack_segment(1, 1, lied, None)
-    assert len(unpack_segment(1, 1, whole, None)) == 1
+        unpacked(1, 1, lied, None)
+    assert len(unpacked(1, 1, whole, None)) == 1
 
 
 def test_threads_pack_and_unpack_at_once() -> None:
@@ -239,8 +260,7 @@ def test_threads_pack_and_unpack_at_once() -> None:
     def work(number: int) -> bool:
         entries = [made(seq, b"%d " % (seq * number) * 2000) for seq in range(1, 41)]
         return all(
-            unpack_segment(1, 40, pack_entries(entries), bodies_of(entries)) == entries
-            for _ in range(60)
+            unpacked(1, 40, pack_entries(entries), bodies_of(entries)) == entries for _ in range(60)
         )
 
     with ThreadPoolExecutor(8) as pool:
