@@ -30,7 +30,7 @@ from tests.simulation.threads import Event
 
 from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.store.postgres.database import SELECT_FLEET_STATE
-from vedette.store.postgres.schema import shard_of
+from vedette.store.postgres.schema import FIND_NAMESPACE, shard_of
 
 Row = tuple[Any, ...]
 
@@ -504,7 +504,8 @@ def _open(path: Path) -> apsw.Connection:
 
     def table(name: str) -> str | None:
         found = "SELECT name FROM sqlite_schema WHERE name=?"
-        return next((str(row[0]) for row in database.execute(found, (name,))), None)
+        rows = database.execute(found, (name.removeprefix("main."),))
+        return next((str(row[0]) for row in rows), None)
 
     create: Any = database.create_scalar_function
     create("shard_of", _shard_of, 2, deterministic=True)
@@ -524,7 +525,9 @@ def _translated(sql: str) -> str:
     """Return a statement in SQLite's words."""
     found = _WORDS.get(sql)
     if found is None:
-        found = _WORDS[sql] = sql.replace("FOR UPDATE SKIP LOCKED", "")
+        found = _WORDS[sql] = sql.replace("FOR UPDATE SKIP LOCKED", "").replace(
+            FIND_NAMESPACE, "SELECT 'main', 1"
+        )
     return found
 
 
@@ -532,7 +535,7 @@ def _tables(sql: str) -> str:
     """Return the fleet's tables in SQLite's words."""
     sql = re.sub(r"CREATE FUNCTION.*?\$\$;", "", sql, flags=re.DOTALL)
     # Where a server keeps what is long.
-    sql = re.sub(r"ALTER TABLE \w+ ALTER COLUMN \w+ SET STORAGE [^;]*", "", sql)
+    sql = re.sub(r"ALTER TABLE \w+ ALTER COLUMN[^;]+SET STORAGE[^;]+", "", sql)
     sql = sql.replace("STORED", "VIRTUAL").replace(' COLLATE "C"', "")
     series = "SELECT value, 0 FROM json_each('[" + ",".join(map(str, range(64))) + "]')"
     return re.sub(r"SELECT n, 0 FROM generate_series\(0, 63\) AS n", series, sql)

@@ -238,3 +238,101 @@ async def test_without_the_lock_in_the_end_nothing_is_replaced(tmp_path: Path) -
     assert schema_of(url) == 3
     upgrade(url)
     check(url, tmp_path, entries)
+
+
+# --- several fleets in one database, by the search path -------------------------------------------
+
+
+def with_path(url: str, *namespaces: str) -> str:
+    """Return a database's URL with a search path."""
+    return f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{'%2C'.join(namespaces)}"
+
+
+def lists_of(url: str) -> int:
+    """Return how many rows a fleet's read model has, made from its own entries."""
+    reader = PostgresReader(url)
+    try:
+        return sum(sum(counts.values()) for counts in reader.tables.counts().values())
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("schema", [2, 3])
+async def test_the_tables_of_another_fleet_are_left_alone(tmp_path: Path, schema: int) -> None:
+    """Those of this fleet are not there yet, and the search path leads to the other's."""
+    url = pg.database_for(tmp_path)
+    edit(url, 'CREATE SCHEMA "Fleet-A"')
+    own, other = with_path(url, "%22Fleet-A%22", "public"), with_path(url, "public")
+    entries = await fill(own, tmp_path / "own")
+    turn_back_tables(own, schema)
+    theirs = await fill(other, tmp_path / "other", range(10))
+    counts = lists_of(other)
+    done = upgrade(own)
+    assert done is not None
+    assert done.entries == len(entries)
+    for each, expected in ((own, entries), (other, theirs)):
+        reader = PostgresReader(each)
+        assert list(reader.ledger.walk()) == expected
+        reader.close()
+    sql = "SELECT schemaname FROM pg_tables WHERE tablename IN ('segment', 'place', 'rare_entry', "
+    sql += "'view_state') GROUP BY 1 HAVING COUNT(*)=4 ORDER BY 1"
+    assert ask(url, sql) == [("Fleet-A",), ("public",)]
+    assert lists_of(other) == counts
+    assert lists_of(own) > counts
+
+
+@pytest.mark.parametrize("name", ["segment", "rare_entry"])
+async def test_a_table_of_something_else_is_neither_filled_nor_dropped(
+    tmp_path: Path, name: str
+) -> None:
+    url = pg.database_for(tmp_path)
+    entries = await fill(url, tmp_path)
+    turn_back_tables(url)
+    edit(url, f"CREATE TABLE {name}(id INT, customer TEXT); INSERT INTO {name} VALUES(1, 'x')")
+    for _ in range(2):
+        with pytest.raises(BadStore, match=f"table public.{name} already"):
+            upgrade(url)
+    assert ask(url, f"SELECT id, customer FROM {name}") == [(1, "x")]
+    assert schema_of(url) == 3
+    edit(url, f"ALTER TABLE {name} RENAME TO customers")
+    upgrade(url)
+    check(url, tmp_path, entries)
+
+
+async def test_tables_that_are_not_all_there_are_made_anew(tmp_path: Path) -> None:
+    url = pg.database_for(tmp_path)
+    entries = await fill(url, tmp_path)
+    turn_back_tables(url)
+    edit(url, "CREATE TABLE segment(last BIGINT PRIMARY KEY, first BIGINT NOT NULL, "
+         "entries BYTEA NOT NULL, bodies BYTEA)")  # fmt: skip
+    upgrade(url)
+    check(url, tmp_path, entries)
+
+
+async def test_new_tables_are_not_made_where_the_fleet_is_not(tmp_path: Path) -> None:
+    """The search path came to begin with another schema since: it says so."""
+    url = pg.database_for(tmp_path)
+    entries = await fill(url, tmp_path)
+    turn_back_tables(url)
+    edit(url, "CREATE SCHEMA later")
+    with pytest.raises(BadStore, match="search path begins with another") as refused:
+        upgrade(with_path(url, "later", "public"))
+    assert "put public first" in str(refused.value.mend)
+    assert ask(url, "SELECT tablename FROM pg_tables WHERE schemaname='later'") == []
+    upgrade(url)
+    check(url, tmp_path, entries)
+
+
+async def test_a_read_model_of_another_fleet_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """Neither used nor dropped, whichever form it has."""
+    url = pg.database_for(tmp_path)
+    edit(url, "CREATE SCHEMA fleet_a")
+    own, other = with_path(url, "fleet_a", "public"), with_path(url, "public")
+    await fill(own, tmp_path / "own", range(5))
+    await fill(other, tmp_path / "other", range(10))
+    edit(own, "DROP TABLE fleet_a.view_row, fleet_a.view_list, fleet_a.view_entry, "
+         "fleet_a.view_state")  # fmt: skip
+    edit(other, "UPDATE view_state SET schema=0")
+    open_store(own, tmp_path / "own").close()
+    assert ask(url, "SELECT schema FROM public.view_state") == [(0,)]
+    assert ask(url, "SELECT COUNT(*) FROM fleet_a.view_state") == [(1,)]

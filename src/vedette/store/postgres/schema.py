@@ -18,11 +18,18 @@ from vedette.store.schema import (
     SCHEMA,
     TABLES,
     UNJUDGED_INDEX,
+    list_tables,
     refuse_newer,
     refuse_older,
 )
 
 SHARDS = 64
+
+# Where the fleet's own table lies, and whether it is where new ones would.
+FIND_NAMESPACE = (
+    "SELECT quote_ident(nspname), nspname=current_schema() FROM pg_namespace "
+    "WHERE oid=(SELECT relnamespace FROM pg_class WHERE oid=CAST('meta' AS regclass))"
+)
 
 # `beat` moves for as long as a worker lives; `life` is that of one process. `policy_rev` and
 # `stop_epoch` are those under which it may still start a call; it says so when they moved.
@@ -96,13 +103,39 @@ def create_entry_tables(database: PostgresDatabase) -> None:
 
 def create_view_tables(database: PostgresDatabase) -> None:
     """Make the read model's tables; those of another program go, as the entries have it all."""
-    ((there,),) = database.rows("SELECT to_regclass('view_state') IS NOT NULL")
-    if there:
-        found = database.rows("SELECT schema FROM view_state")
+    namespace = find_namespace(database)
+    state = f"{namespace}.view_state"
+    if has_table(database, state):
+        found = database.rows(f"SELECT schema FROM {state}")
         if found and found[0][0] == VIEW_SCHEMA:
             return
-        database.execute_script("DROP TABLE view_row, view_list, view_entry, view_state")
+        tables = ", ".join(f"{namespace}.{name}" for name in list_tables(VIEW_TABLES))
+        database.execute_script(f"DROP TABLE {tables}")
+    find_namespace(database, to_create=True)
     database.execute_script(translate_tables(VIEW_TABLES))
+
+
+def find_namespace(database: PostgresDatabase, *, to_create: bool = False) -> str:
+    """Return which of the database's schemas the fleet's tables lie in, quoted as SQL wants it.
+
+    Several fleets may share a database, and a table that one has not may be another's, which the
+    search path leads to. With `to_create` it must be the one where new tables come to lie: raises
+    BadStore if the search path begins with another.
+    """
+    ((namespace, current),) = database.rows(FIND_NAMESPACE)
+    if to_create and not current:
+        raise BadStore(
+            f"the fleet's tables lie in the schema {namespace}, and the search path begins with "
+            "another", where="[store]",
+            mend=f"put {namespace} first into the search_path of the URL",
+        )  # fmt: skip
+    return str(namespace)
+
+
+def has_table(database: PostgresDatabase, name: str) -> bool:
+    """Say whether there is a table of a name, with its namespace."""
+    ((there,),) = database.rows("SELECT to_regclass(?) IS NOT NULL", (name,))
+    return bool(there)
 
 
 def check_schema(database: PostgresDatabase) -> None:

@@ -8,6 +8,7 @@ by chunks, and who was killed goes on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from vedette.domain.base import machine
@@ -30,6 +31,8 @@ from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.schema import (
     create_entry_tables,
     create_view_tables,
+    find_namespace,
+    has_table,
     read_schema,
     translate_tables,
 )
@@ -38,8 +41,17 @@ from vedette.store.schema import SCHEMA, UNJUDGED_INDEX, refuse_newer
 _POLL_S = 0.05
 # How long the fleet's lock, and in the end the old tables, are waited for.
 _LOCK_TIMEOUT = "SET lock_timeout='10s'"
-_NEW = ("segment", "place", "rare_entry")
+# The tables that come, with their columns, and those that go.
+_NEW = {
+    "segment": ["last", "first", "entries", "bodies"],
+    "place": ["about", "last"],
+    "rare_entry": ["kind", "seq"],
+}
 _OLD = ("entry", "body")
+_COLUMNS = (
+    "SELECT attname FROM pg_attribute WHERE attrelid=to_regclass(?) AND attnum>0 "
+    "AND NOT attisdropped ORDER BY attnum"
+)
 
 
 def upgrade_tables(
@@ -72,23 +84,26 @@ def upgrade_tables(
             return None
         hit_failpoint("upgrade:before")
         source, target = connect("source"), connect("target")
+        namespace = find_namespace(target, to_create=True)
+        # What is made, moved and dropped is this fleet's, whatever else the search path leads to.
+        target.begin_script = f"BEGIN; SET LOCAL search_path TO {namespace}"
         for attempt in (1, 2):
-            _make_tables(target)
+            _make_tables(target, namespace)
             try:
                 fill_segments(source, target, progress)
                 hit_failpoint("upgrade:mid")
                 report = prove_entries(source, target, verifier_key, progress)
                 break
             except UpgradeDifference as error:
-                _drop_tables(target)
+                _drop_tables(target, namespace)
                 begin_anew(error, attempt)
             except BadStore:
-                _drop_tables(target)
+                _drop_tables(target, namespace)
                 raise
         hit_failpoint("upgrade:proved")
         entries = OldEntries(source).count()
-        sizes = _size(source, _OLD), _size(source, _NEW)
-        _replace_tables(target, schema, session)
+        sizes = _size(source, namespace, _OLD), _size(source, namespace, _NEW)
+        _replace_tables(target, namespace, schema, session)
         hit_failpoint("upgrade:after")
     return UpgradeResult(schema, report.size, entries, report.root.hex(), *sizes)
 
@@ -145,10 +160,12 @@ def _hold_lock(database: PostgresDatabase) -> int:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def _make_tables(database: PostgresDatabase) -> None:
-    ((there,),) = database.rows("SELECT to_regclass('segment') IS NOT NULL")
-    if there:
+def _make_tables(database: PostgresDatabase, namespace: str) -> None:
+    """Create the tables that come, if they are not there. Raises BadStore for somebody else's."""
+    there = _find_tables(database, namespace)
+    if len(there) == len(_NEW):
         return
+    _drop_tables(database, namespace)
     database.begin()
     try:
         create_entry_tables(database)
@@ -157,25 +174,42 @@ def _make_tables(database: PostgresDatabase) -> None:
         database.rollback()
 
 
-def _drop_tables(database: PostgresDatabase) -> None:
-    database.execute_script(f"DROP TABLE {', '.join(_NEW)}")
+def _find_tables(database: PostgresDatabase, namespace: str) -> list[str]:
+    """Return which of the tables that come are there. Raises BadStore for somebody else's."""
+    names = {f"{namespace}.{name}": columns for name, columns in _NEW.items()}
+    there = [name for name in names if has_table(database, name)]
+    for name in there:
+        if [str(column) for (column,) in database.rows(_COLUMNS, (name,))] != names[name]:
+            raise BadStore(
+                f"the database has a table {name} already, which is not the fleet's",
+                where="[store]",
+                mend="rename it or move it to another schema; nothing was changed",
+            )
+    return there
 
 
-def _size(database: PostgresDatabase, tables: tuple[str, ...]) -> int:
+def _drop_tables(database: PostgresDatabase, namespace: str) -> None:
+    there = _find_tables(database, namespace)
+    if there:
+        database.execute_script(f"DROP TABLE {', '.join(there)}")
+
+
+def _size(database: PostgresDatabase, namespace: str, tables: Iterable[str]) -> int:
     sql = "SELECT CAST(SUM(pg_total_relation_size(to_regclass(name))) AS BIGINT) "
     sql += "FROM unnest(CAST(? AS text[])) AS name"
-    ((size,),) = database.rows(sql, (list(tables),))
+    ((size,),) = database.rows(sql, ([f"{namespace}.{name}" for name in tables],))
     return int(size)
 
 
-def _replace_tables(database: PostgresDatabase, schema: int, session: int) -> None:
+def _replace_tables(database: PostgresDatabase, namespace: str, schema: int, session: int) -> None:
     """Drop the old tables and say which schema it is now, if the lock was held all the time."""
     import psycopg
 
     database.execute_script(_LOCK_TIMEOUT)
+    old = ", ".join(f"{namespace}.{name}" for name in _OLD)
     database.begin()
     try:
-        database.execute_script(f"LOCK TABLE {', '.join(_OLD)} IN ACCESS EXCLUSIVE MODE")
+        database.execute_script(f"LOCK TABLE {old} IN ACCESS EXCLUSIVE MODE")
         held = database.rows(
             "SELECT 1 FROM pg_locks WHERE locktype='advisory' AND granted AND pid=?", (session,)
         )
@@ -183,7 +217,7 @@ def _replace_tables(database: PostgresDatabase, schema: int, session: int) -> No
             raise _busy("the connection that held the fleet's lock was lost")
         if schema == SCHEMA - 2:
             database.execute_script(translate_tables(VIEW_TO_BASE))
-        database.execute_script(f"DROP TABLE {', '.join(_OLD)}")
+        database.execute_script(f"DROP TABLE {old}")
         database.execute_script("ALTER TABLE checkpoint ADD COLUMN frontier BYTEA")
         move_frontier(database)
         database.execute_script(UNJUDGED_INDEX)
