@@ -7,6 +7,7 @@ bytes that were there before, and are in no row after.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from typing import Any
 import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.older_store import turn_back_file
 from tests.segments import read_entries
 
+from vedette.adapters.signing_keys import format_verifier_key
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureTarget
 from vedette.domain.event import Event
 from vedette.store import stored_entries
 from vedette.store.sqlite import SqliteReader, SqliteStore
+from vedette.store.sqlite.upgrade import upgrade_file
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import accept_events, agents_of, closing_step
 
@@ -32,12 +36,16 @@ PAGE = 4096
 WORDS = ("berth", "pier", "storm", "invoice", "night", "harbour", "crane", "tide", "mooring")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    made = SqliteStore(
-        tmp_path, fleet="harbour", key=KEY, key_name="vedette/harbour",
+def open_store(folder: Path) -> SqliteStore:
+    return SqliteStore(
+        folder, fleet="harbour", key=KEY, key_name="vedette/harbour",
         now_us=ManualClock().now_us, synchronous="OFF",
     )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    made = open_store(tmp_path)
     yield made
     made.close()
 
@@ -79,6 +87,16 @@ async def fill(store: SqliteStore, sizes: list[int]) -> list[str]:
             await store.steps.commit(closing_step(store, run))
         ids += [run.event for run in runs]
     return ids
+
+
+def left_in_pages(path: Path, words: list[str]) -> list[str]:
+    """Return which words a closed store's file holds more often than one made anew of its rows."""
+    anew = path.with_name("anew.db")
+    connection = apsw.Connection(str(path))
+    connection.execute(f"VACUUM INTO '{anew}'")
+    connection.close()
+    there, in_rows = path.read_bytes(), anew.read_bytes()
+    return [one for one in words if there.count(one.encode()) > in_rows.count(one.encode())]
 
 
 def scrub(store: SqliteStore) -> bool:
@@ -174,3 +192,33 @@ async def test_a_reader_that_looked_before_finds_nothing_after(
     assert again is not None
     assert again[1:] == (entry[1], None)
     reader.close()
+
+
+async def test_no_page_of_an_upgraded_file_holds_it_either(tmp_path: Path) -> None:
+    """Rows moved from page to page while the new file was filled; the words of many are erased."""
+    made = open_store(tmp_path)
+    chance = random.Random(3)
+    subjects = [f"{chance.getrandbits(64):016x}@person.example" for _ in range(600)]
+    ids: list[str] = []
+    for at in range(0, len(subjects), 20):
+        letters = [
+            Event("test", str(number), "letter", subjects[number], None, {"text": "a"})
+            for number in range(at, at + 20)
+        ]
+        runs = await accept_events(made, *letters)
+        for run in runs:
+            await made.steps.commit(closing_step(made, run))
+        ids += [run.event for run in runs]
+    made.close()
+    turn_back_file(tmp_path)
+    key = format_verifier_key("vedette/harbour", KEY)
+    assert upgrade_file(tmp_path, key, lambda step, count, total: None)
+    shutil.rmtree(tmp_path / "before")
+    made = open_store(tmp_path)
+    for id in ids:
+        await made.commands.erase(
+            ErasureTarget("event", id), by_person("law"), stateless=agents_of(made)
+        )
+    assert scrub(made)
+    made.close()
+    assert left_in_pages(tmp_path / "store.db", subjects) == []

@@ -227,6 +227,8 @@ def _open_new(path: Path) -> Iterator[SqliteDatabase]:
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA fullfsync=1")
+        # As of every store's file: what moves from page to page here may be erased later.
+        connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
         # One of which the rows are copied may be of a store that has changed since.
         if read_schema(connection) == 0:
