@@ -85,7 +85,11 @@ class OldEntries:
             yield StoredEntry(int(seq), raw, about, salt, data)
 
     def groups(self, after: int) -> Iterator[list[StoredEntry]]:
-        """Yield the entries behind a seq by commit groups: to where a checkpoint was signed."""
+        """Yield the entries behind a seq by commit groups: to where a checkpoint was signed.
+
+        One of more entries than a chunk comes in parts: where the checkpoints of archived entries
+        went before the entries did, all of those are one.
+        """
         sql = "SELECT size FROM checkpoint WHERE size>? ORDER BY size"
         ends = (int(size) for (size,) in self._database.iterate_rows(sql, (after,)))
         end = next(ends, None)
@@ -94,7 +98,7 @@ class OldEntries:
             while end is not None and end < one.seq:
                 end = next(ends, None)
             group.append(one)
-            if one.seq == end:
+            if one.seq == end or len(group) == _CHUNK_ENTRIES:
                 yield group
                 group = []
         if group:
