@@ -30,7 +30,7 @@ from vedette.domain.erasure import ErasureTarget
 from vedette.ledger.verify import Report
 from vedette.store import entry_upgrade
 from vedette.store.entry_upgrade import UpgradeResult
-from vedette.store.schema import SCHEMA
+from vedette.store.schema import SCHEMA, TABLES
 from vedette.store.segment import StoredEntry
 from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.store.sqlite.connection import open_database
@@ -69,22 +69,23 @@ def unpacked(schema: int, to: Path) -> Path:
     return to / "state"
 
 
-def upgrade(state: Path, told: Callable[[str, int, int], None] | None = None) -> UpgradeResult:
-    """Upgrade a store by the key that lies beside it, else by that of these tests."""
+def key_of(state: Path) -> str:
+    """Return the key that lies beside a store, else that of these tests."""
     public = state / "ledger.pub"
-    key = public.read_text().strip() if public.exists() else VERIFIER
-    done = upgrade_file(state, key, told or (lambda step, count, total: None))
+    return public.read_text().strip() if public.exists() else VERIFIER
+
+
+def upgrade(state: Path, told: Callable[[str, int, int], None] | None = None) -> UpgradeResult:
+    done = upgrade_file(state, key_of(state), told or (lambda step, count, total: None))
     assert done is not None
     return done
 
 
 def verified(state: Path) -> Report:
     """Verify an upgraded store with all its rows, as `vedette verify` does."""
-    public = state / "ledger.pub"
-    key = public.read_text().strip() if public.exists() else VERIFIER
     reader = SqliteReader(state)
     try:
-        return verify_store(reader.ledger, key, state / "witness.log")
+        return verify_store(reader.ledger, key_of(state), state / "witness.log")
     finally:
         reader.close()
 
@@ -231,8 +232,7 @@ def test_what_has_this_schema_already_is_left_alone(tmp_path: Path) -> None:
     folder = unpacked(3, tmp_path)
     done = upgrade(folder)
     before = digest(folder)
-    key = (folder / "ledger.pub").read_text().strip()
-    assert upgrade_file(folder, key, lambda step, count, total: None) is None
+    assert upgrade_file(folder, key_of(folder), lambda step, count, total: None) is None
     assert digest(folder) == before
     assert (done.schema, done.entries, done.size) == (3, 146, 146)
     assert done.root == verified(folder).root.hex()
@@ -283,17 +283,69 @@ def test_killed_at_any_point_there_is_a_whole_store_and_the_upgrade_goes_on(
         assert found in (schema, SCHEMA)
         if found == schema:
             assert old_entries(state / "store.db") == before
-            assert upgrade(state).schema == schema
+        done = upgrade_file(state, key_of(state), lambda step, count, total: None)
+        assert (done is None) is (found == SCHEMA)
         assert new_entries(state) == before
         report = verified(state)
         assert report.ok, report.findings
         kept = state / "before" / f"schema-{schema}" / "store.db"
         assert schema_of(kept) == schema
-        assert not (state / "upgrade").exists() or found == SCHEMA
+        assert not (state / "upgrade").exists()
     assert points.count("upgrade:chunk") >= 3
     assert set(points) >= POINTS | (
         {"upgrade:copied", "copy:mid"} if schema < SCHEMA - 1 else set()
     )
+
+
+@pytest.mark.forks
+async def test_what_a_killed_upgrade_left_goes_when_the_store_is_opened(tmp_path: Path) -> None:
+    """The new file was in its place, and nobody orders an upgrade any more."""
+    store = open_store(tmp_path)
+    await grow(store, range(4))
+    store.close()
+    turn_back_file(tmp_path)
+    died = run_in_child(partial(in_small_chunks, tmp_path), die_at="upgrade:renamed")
+    assert died.killed
+    assert (tmp_path / "upgrade").exists()
+    SqliteReader(tmp_path).close()
+    assert (tmp_path / "upgrade").exists(), "who only reads removes nothing"
+    open_store(tmp_path).close()
+    assert not (tmp_path / "upgrade").exists()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "a folder",
+        "garbage",
+        "other tables",
+        "another schema",
+        "some tables",
+        "a file for the folder",
+    ],
+)
+def test_what_another_program_left_in_the_folder_is_made_anew(tmp_path: Path, left: str) -> None:
+    state = unpacked(3, tmp_path)
+    before = old_entries(state / "store.db")
+    new = state / "upgrade" / "new.db"
+    if left == "a file for the folder":
+        new.parent.write_bytes(b"x")
+    else:
+        new.parent.mkdir()
+    if left == "a folder":
+        (new / "within").mkdir(parents=True)
+    elif left == "garbage":
+        new.write_bytes(b"x" * 10_000)
+    elif left == "other tables":
+        edit(new, "CREATE TABLE some(thing)", f"PRAGMA user_version={SCHEMA}")
+    elif left == "another schema":
+        edit(new, TABLES, f"PRAGMA user_version={SCHEMA + 1}")
+    elif left == "some tables":
+        edit(new, TABLES, "DROP TABLE rare_entry", f"PRAGMA user_version={SCHEMA}")
+    upgrade(state)
+    assert new_entries(state) == before
+    assert verified(state).ok
+    assert not (state / "upgrade").exists()
 
 
 @pytest.mark.forks
@@ -512,6 +564,22 @@ async def test_an_archived_store_is_upgraded_with_what_it_has_left(
     await grow(store, range(100, 102))
     assert store.ledger.walk().__next__()[0] == size + 1
     store.close()
+    assert verified(tmp_path).ok
+
+
+async def test_entries_whose_checkpoints_went_are_no_single_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archived, and killed before all of them had gone: what is held in memory is bounded."""
+    size = await archived_store(tmp_path, trimmed=1)
+    path = turn_back_file(tmp_path)
+    before = old_entries(path)
+    assert before[0][0] + 40 <= size
+    monkeypatch.setattr(entry_upgrade, "_CHUNK_ENTRIES", 40)
+    told: list[tuple[str, int, int]] = []
+    upgrade(tmp_path, lambda *one: told.append(one))
+    assert told[:2] == [("fill", 0, len(before)), ("fill", 40, len(before))]
+    assert new_entries(tmp_path) == before
     assert verified(tmp_path).ok
 
 

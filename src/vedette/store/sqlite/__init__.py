@@ -27,6 +27,7 @@ from vedette.store.spare_space import SpareSpace
 from vedette.store.sqlite.connection import open_database
 from vedette.store.sqlite.database import SqliteDatabase
 from vedette.store.sqlite.sole_worker import SoleWorker
+from vedette.store.sqlite.upgrade_folder import drop_work
 from vedette.store.sqlite.view_file import ViewFile
 from vedette.store.step_queue import StepQueue
 from vedette.store.witness import WITNESS_FILE, Witness
@@ -100,6 +101,8 @@ class SqliteStore(StoreReader):
             undo.enter_context(acquire_lock(folder / LOCK_FILE))
             writing = open_database(path, write=True, synchronous=synchronous, vfs=vfs)
             undo.callback(writing.close)
+            # Of an upgrade that was killed once the new file was in its place.
+            drop_work(folder)
             spare = SpareSpace(folder / "spare")
             fences = Fences()
             parts = self.parts = open_write_parts(

@@ -10,7 +10,6 @@ whole store of one schema or the other. The caller holds the runner's lock.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
@@ -49,17 +48,18 @@ from vedette.store.sqlite.database import BUSY_MS, SqliteDatabase
 from vedette.store.sqlite.online_backup import copy_database
 from vedette.store.sqlite.previous_state import keep_state
 from vedette.store.sqlite.schema import read_schema
+from vedette.store.sqlite.upgrade_folder import FOLDER, drop_work, make_work
 
 if TYPE_CHECKING:
     import apsw
 
     from vedette.ledger.verify import Report
 
-FOLDER = "upgrade"
 _STORE, _COPY, _NEW = "store.db", "copy.db", "new.db"
 # How long the last moment, in which the file is changed, waits for who reads it.
 _EXCLUSIVE_MS = 5_000
 _BATCH = 1000
+_LIST_TABLES = "SELECT name FROM sqlite_schema WHERE type='table'"
 
 
 def upgrade_file(
@@ -75,12 +75,12 @@ def upgrade_file(
     refuse_link(path)
     schema, old_bytes = _look(path)
     if schema == SCHEMA:
+        # Somebody may have been killed who had put it in its place.
+        drop_work(state)
         return None
     hit_failpoint("upgrade:before")
-    work = state / FOLDER
-    _require_room(state, work, schema, old_bytes)
-    work.mkdir(mode=0o700, exist_ok=True)
-    sync(state)
+    _require_room(state, state / FOLDER, schema, old_bytes)
+    work = make_work(state)
     try:
         report, entries = _make_new_file(path, work, schema, verifier_key, progress, by_order)
     except BadStore:
@@ -99,11 +99,6 @@ def upgrade_file(
     return UpgradeResult(
         schema, report.size, entries, report.root.hex(), old_bytes, new_bytes, str(kept)
     )
-
-
-def drop_work(state: Path) -> None:
-    """Remove what an upgrade was made of, if anything is left."""
-    shutil.rmtree(state / FOLDER, ignore_errors=True)
 
 
 def _look(path: Path) -> tuple[int, int]:
@@ -219,7 +214,10 @@ def _bring_from_one(connection: apsw.Connection) -> None:
 
 @contextmanager
 def _open_new(path: Path) -> Iterator[SqliteDatabase]:
-    """Open the new file, with this program's tables; without a log, so that it is one file."""
+    """Open the new file, with this program's tables; without a log, so that it is one file.
+
+    Raises UpgradeDifference for one that another program made.
+    """
     import apsw
 
     create_file(path)
@@ -230,8 +228,10 @@ def _open_new(path: Path) -> Iterator[SqliteDatabase]:
         # As of every store's file: what moves from page to page here may be erased later.
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
-        # One of which the rows are copied may be of a store that has changed since.
-        if read_schema(connection) == 0:
+        tables = {str(name) for (name,) in connection.execute(_LIST_TABLES)}
+        if tables and (read_schema(connection) != SCHEMA or not tables >= {*list_tables(TABLES)}):
+            raise UpgradeDifference("the new file has not this version's tables")
+        if not tables:
             with connection:
                 connection.execute(TABLES)
                 connection.execute(UNJUDGED_INDEX)
