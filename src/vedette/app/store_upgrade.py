@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from vedette.app.stores import open_reader, open_store, store_exists
+from vedette.app.stores import open_reader, open_signing_key, open_store, store_exists
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.disk_errors import convert_disk_errors
-from vedette.domain.base.errors import AlreadyDone, BadStore
+from vedette.domain.base.errors import AlreadyDone, BadStore, VedetteError
 from vedette.domain.base.state_folder import secure_folder
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
@@ -36,7 +36,8 @@ async def upgrade_store(
 ) -> tuple[UpgradeResult | None, Sequence[str]]:
     """Upgrade the settings' store; return what was done, None if it has this program's schema.
 
-    With it come remarks for a person. Raises StoreBusy if the fleet runs, BadStore for a store that
+    With it come remarks for a person; that the entry is lacking is one, if the store was upgraded
+    now. Raises StoreBusy if the fleet runs, BadStore for a store that
     does not verify, StoreFailed where the disk has no room, Unavailable without a server; then the
     store is whole as it was, and the same order goes on.
     """
@@ -50,10 +51,22 @@ async def upgrade_store(
         acquire_lock(settings.state / LOCK_FILE, mend="stop it first"),
     ):
         done = _upgrade(settings, progress)
-    return done, await _record_upgrade(settings, who, reason)
+    try:
+        return done, await _record_upgrade(settings, who, reason)
+    except Exception as error:
+        if done is None:
+            raise
+        # The new store is in its place: what was done is told all the same.
+        what = error.what if isinstance(error, VedetteError) else str(error)
+        return done, (
+            f"the ledger does not say so yet ({what}): while nothing runs, `vedette upgrade` "
+            "again makes it",
+        )
 
 
 def _upgrade(settings: Settings, progress: Progress) -> UpgradeResult | None:
+    from vedette.adapters.signing_keys import KEY_FILE
+
     public = settings.state / "ledger.pub"
     try:
         key = public.read_text(encoding="utf-8").strip()
@@ -62,6 +75,13 @@ def _upgrade(settings: Settings, progress: Progress) -> UpgradeResult | None:
             "the fleet's first public key is not here, and nothing can be proved without it",
             where=str(public), mend="put a copy of it there; one lies in every backup",
         ) from error  # fmt: skip
+    # Before anything is made: what is upgraded must be signed after.
+    if not (secret := settings.state / KEY_FILE).exists():
+        raise BadStore(
+            "the signing key of this store is missing", where=str(secret),
+            mend="restore it; a new key would not match the ledger's checkpoints",
+        )  # fmt: skip
+    open_signing_key(settings)
     if settings.store.kind == "postgresql":
         from vedette.store.postgres.database import translate_server_errors
         from vedette.store.postgres.upgrade import upgrade_tables

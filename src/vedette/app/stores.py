@@ -12,6 +12,7 @@ from vedette.store.meta import KEY
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
+    from vedette.ledger.merkle import SigningKey
     from vedette.store.postgres import PostgresStore
     from vedette.store.reader import StoreReader
     from vedette.store.sqlite import SqliteStore
@@ -29,14 +30,13 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> FleetStore:
 
     Raises StoreBusy, BadStore, BadFleet, Unavailable.
     """
-    from vedette.adapters.signing_keys import open_ledger_key
     from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
     name = ledger_key_name(settings.fleet)
     # Under the lock: a runner that rotates the key now must not have it mended meanwhile.
     # The store takes the lock again, and refuses a key that was rotated away in between.
     with acquire_lock(settings.state / LOCK_FILE):
-        key = open_ledger_key(settings.state, name, lambda: _key_in_force(settings))
+        key = open_signing_key(settings)
     if settings.store.kind == "postgresql":
         from vedette.store.postgres import PostgresStore
 
@@ -51,6 +51,17 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> FleetStore:
         settings.state, fleet=settings.fleet, key=key, key_name=name, now_us=now_us,
         synchronous="FULL" if settings.store.survives == "power-loss" else "NORMAL",
     )  # fmt: skip
+
+
+def open_signing_key(settings: Settings) -> SigningKey:
+    """Return the key that signs the ledger of the settings' store, of whatever schema that is.
+
+    The caller holds the runner's lock. Raises BadStore for a key that is not the one in force.
+    """
+    from vedette.adapters.signing_keys import open_ledger_key
+
+    name = ledger_key_name(settings.fleet)
+    return open_ledger_key(settings.state, name, lambda: _key_in_force(settings))
 
 
 def open_idle_store(settings: Settings) -> FleetStore:

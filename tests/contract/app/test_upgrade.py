@@ -10,7 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -19,6 +21,7 @@ from tests.contract.store.test_store_sqlite import mounts, need_mounts
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+from vedette.app import store_upgrade
 from vedette.domain.bundle import Bundle, Finding
 from vedette.interfaces.cli import main
 from vedette.interfaces.daemon import Daemon
@@ -137,6 +140,54 @@ def test_an_upgrade_that_was_killed_before_it_was_told_is_told_by_the_next(
     (entry,) = store.ledger.walk(("store.upgraded",))
     assert json.loads(entry[1])["what"] == "3"
     store.close()
+
+
+def test_an_upgrade_that_cannot_be_told_now_is_done_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor started the fleet in between; the entry is written by the next order."""
+    state = settled(tmp_path, 3, monkeypatch)
+    record = store_upgrade._record_upgrade
+
+    async def begin_to_run(*arguments: Any) -> Sequence[str]:
+        with acquire_lock(state / LOCK_FILE):
+            return await record(*arguments)
+
+    monkeypatch.setattr(store_upgrade, "_record_upgrade", begin_to_run)
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    words = " ".join(output.split())
+    assert code == 0, output
+    assert f"upgraded 146 entries from schema 3 to {SCHEMA}" in words
+    assert "the ledger does not say so yet (another runner" in words
+    # The control: an order that finds all of it done, and cannot write the entry, has failed.
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    assert (code, "error[store-busy]" in output) == (3, True)
+    monkeypatch.undo()
+    monkeypatch.setenv("VEDETTE_STATE", str(state))
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    assert (code, "already" in output) == (0, True)
+    store = SqliteReader(state)
+    assert len(list(store.ledger.walk(("store.upgraded",)))) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("key", ["none", "another"])
+def test_without_the_key_that_signs_it_nothing_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    state = settled(tmp_path, 3, monkeypatch)
+    there = (state / "ledger.key").read_bytes()
+    (state / "ledger.key").unlink()
+    if key == "another":
+        (state / "ledger.key").write_bytes(bytes(32))
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    assert (code, "signing key" in output) == (3, True)
+    assert "written" not in output
+    assert schema_of(state / "store.db") == 3
+    assert (state / "ledger.key").exists() is (key == "another")
+    (state / "ledger.key").write_bytes(there)
+    code, output = said(capsys, "--config", str(tmp_path), "upgrade", *WHY)
+    assert code == 0, output
 
 
 def test_while_the_fleet_runs_its_store_is_not_upgraded(
