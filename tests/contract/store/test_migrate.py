@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import tarfile
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +45,8 @@ from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 VERIFIER = format_verifier_key(NAME, KEY)
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+ROOT = Path(__file__).parents[3]
+FIXTURES = ROOT / "tests" / "fixtures"
 OLD = range(1, SCHEMA)
 HELD = "act_b4d0ed684e9a2362db93bb8201758ce4"
 DAY = 86_400_000_000
@@ -477,6 +479,32 @@ def test_the_log_of_a_killed_runner_is_no_loss_and_stays_behind(tmp_path: Path) 
     reader = SqliteReader(killed)
     assert reader.meta("only in") == "the log"
     reader.close()
+    assert new_entries(killed) == before
+
+
+def test_the_way_back_that_is_told_leads_back_beside_the_log_of_a_killed_runner(
+    tmp_path: Path,
+) -> None:
+    """Word by word as the guide has it; a log that stays is read into the older file."""
+    state = unpacked(3, tmp_path / "whole")
+    before = old_entries(state / "store.db")
+    upgrade(state)
+    connection = apsw.Connection(str(state / "store.db"))
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA wal_autocheckpoint=0")
+    connection.execute("UPDATE run SET attempts=attempts+1")
+    killed = tmp_path / "killed"
+    shutil.copytree(state, killed)
+    connection.close()
+    assert (killed / "store.db-wal").stat().st_size > 0
+    guide = (ROOT / "docs/guides/operate.md").read_text()
+    section = guide[guide.index("Back to the older version") :]
+    script = section.split("```sh\n")[1].split("```")[0]
+    subprocess.run(["sh", "-e", "-c", script], cwd=killed, check=True, timeout=30)
+    assert schema_of(killed / "store.db") == 3
+    assert old_entries(killed / "store.db") == before
+    assert (killed / "before" / "schema-3" / "store.db").exists()
+    assert upgrade(killed).schema == 3
     assert new_entries(killed) == before
 
 

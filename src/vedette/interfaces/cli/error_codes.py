@@ -236,8 +236,9 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "newer-store": ErrorExplanation(
         "A newer version of vedette wrote this state, and this one cannot read it.",
         "The program was put back to an older version after a newer one had started once.",
-        "Use the newer version. To go back for good: stop it, and put what lies in `before/` of the"
-        " state folder in the place of the files of the same names; what came since is lost.",
+        "Use the newer version. To go back for good: stop it, remove `store.db-wal`,"
+        " `store.db-shm`, `memory.db-wal`, `memory.db-shm` and `view.db*` of the state folder, then"
+        " copy what lies in `before/` over the files of the same names; what came since is lost.",
     ),
     "unsafe-state": ErrorExplanation(
         "The state folder, or a file in it, may be somebody else's; nothing was written.",
