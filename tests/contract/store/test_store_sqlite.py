@@ -27,6 +27,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step
 from vedette.ledger.merkle import read_notes, verifier_key
+from vedette.store.schema import NEWEST_FRONTIER
 from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.store.witness import append_note, read_last_checkpoint
 from vedette.testing.clock import ManualClock
@@ -379,19 +380,30 @@ async def test_entries_cut_off_under_their_checkpoints_are_noticed_at_once(folde
         open_store(folder)
 
 
-async def test_a_tree_that_was_turned_back_with_the_entries_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("with_head", "told"),
+    [(True, "the witness saw a ledger of 5 entries"), (False, "is not that of its signed head")],
+)
+async def test_a_tree_that_was_turned_back_with_the_entries_is_refused(
+    folder: Path, *, with_head: bool, told: str
+) -> None:
     await filled(folder, 2)
     with raw(folder) as connection:
-        frontier = connection.execute("SELECT value FROM meta WHERE name='frontier'").fetchall()
+        ((frontier,),) = connection.execute(NEWEST_FRONTIER).fetchall()
     connection.close()
     store = open_store(folder)
     await accept_events(store, event(50))
     store.close()
     with raw(folder) as connection:
         remove_entries(connection, {5})
-        connection.execute("UPDATE meta SET value=? WHERE name='frontier'", frontier[0])
+        if with_head:
+            connection.execute("DELETE FROM checkpoint WHERE size=5")
+        # Only the newest head has a tree.
+        sql = "UPDATE checkpoint SET frontier=? WHERE size=?"
+        connection.execute(sql, (frontier, 4 if with_head else 5))
+        assert connection.changes() == 1
     connection.close()
-    with pytest.raises(BadStore, match="the witness saw a ledger of 5 entries"):
+    with pytest.raises(BadStore, match=told):
         open_store(folder)
 
 
