@@ -58,6 +58,15 @@ def find_place_mismatches(database: Database) -> Iterator[PlaceMismatch]:
     yield from _compare(database, begin, 2**62, places, rare)
 
 
+def find_tree_mismatches(database: Database) -> Iterator[PlaceMismatch]:
+    """Yield the heads with a tree but for the newest, which alone has one."""
+    trees = database.rows(
+        "SELECT size FROM checkpoint WHERE frontier IS NOT NULL ORDER BY size DESC"
+    )
+    for (size,) in trees[1:]:
+        yield PlaceMismatch("checkpoint", f"{size} frontier", "a tree", None)
+
+
 def _compare_borders(database: Database) -> Iterator[PlaceMismatch]:
     """Yield the segments that do not begin where the one before ends, or are of no entries.
 
@@ -66,11 +75,6 @@ def _compare_borders(database: Database) -> Iterator[PlaceMismatch]:
     """
     kept = read_meta(database, ARCHIVED)
     archived = ArchivedPrefix.from_bytes(kept.encode()).size if kept is not None else 0
-    trees = database.rows(
-        "SELECT size FROM checkpoint WHERE frontier IS NOT NULL ORDER BY size DESC"
-    )
-    for (size,) in trees[1:]:
-        yield PlaceMismatch("checkpoint", f"{size} frontier", "a tree", None)
     before = None
     for last, first in database.iterate_rows("SELECT last, first FROM segment ORDER BY last"):
         if not 0 < first <= last or (before is not None and first != before + 1):

@@ -27,7 +27,7 @@ from vedette.domain.policy_wasm import META_PREFIX, unpack_wasm
 from vedette.domain.row_proof import OUTDATED_REVISION, REDRIVEN_RULE, compare_record
 from vedette.domain.run import event_run_id
 from vedette.store.dialect import Database
-from vedette.store.place_check import find_place_mismatches
+from vedette.store.place_check import find_place_mismatches, find_tree_mismatches
 from vedette.store.readmodel.model import ReadModel
 from vedette.store.schema import tag
 from vedette.store.stored_entries import EntryReader
@@ -115,6 +115,8 @@ def find_mismatches(database: Database) -> Iterator[RowMismatch]:
             why = f"{type(error).__name__}: {error}"
             yield RowMismatch("entry", str(one.seq), "bytes", why, f"what a {entry['kind']} says")
     for odd in find_place_mismatches(database):
+        yield RowMismatch(odd.table, odd.row, "*", odd.actual, odd.expected)
+    for odd in find_tree_mismatches(database):
         yield RowMismatch(odd.table, odd.row, "*", odd.actual, odd.expected)
     yield from _policies(database, expected, whole=first == 1)
     yield from _wasm(database, expected)
