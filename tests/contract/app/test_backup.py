@@ -423,14 +423,13 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
     edit(
         tmp_path,
         ("DELETE FROM checkpoint WHERE size>?", (kept,)),
-        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
     )
-    name = "vedette/harbour"
+    name, put = "vedette/harbour", "INSERT OR REPLACE INTO checkpoint VALUES(?,?,?)"
     body = Checkpoint(name, tree.size, tree.root()).body()
     if signer == "a stranger":
         edit(
             tmp_path,
-            ("INSERT INTO checkpoint VALUES(?,?)", (tree.size, sign_note(body, name, FORGER))),
+            (put, (tree.size, sign_note(body, name, FORGER), tree.to_bytes())),
         )
     report = verified(tmp_path)
     assert Code.TAIL_CUT in report.counts
@@ -439,7 +438,7 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
     own = read_signing_key(tmp_path / "state" / "ledger.key")
     edit(
         tmp_path,
-        ("INSERT OR REPLACE INTO checkpoint VALUES(?,?)", (tree.size, sign_note(body, name, own))),
+        (put, (tree.size, sign_note(body, name, own), tree.to_bytes())),
     )
     # (The entries stand. The rows of what was cut are there still, which no restore leaves.)
     assert verified(tmp_path).counts.keys() <= {Code.ROW_MISMATCH}
@@ -473,7 +472,10 @@ async def test_a_fork_cannot_hide_behind_a_restore(tmp_path: Path, world: World)
             for size in sizes
             if size >= changed
         ),
-        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
+        (
+            "UPDATE checkpoint SET frontier=? WHERE size=(SELECT MAX(size) FROM checkpoint)",
+            (tree.to_bytes(),),
+        ),
     )
     report = verified(tmp_path)
     assert {Code.FORK, Code.ROOT_MISMATCH} & set(report.counts)

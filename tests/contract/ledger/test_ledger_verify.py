@@ -352,7 +352,10 @@ def cut(folder: Path, size: int) -> None:
     edit(
         folder,
         ("DELETE FROM checkpoint WHERE size>?", (size,)),
-        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
+        (
+            "UPDATE checkpoint SET frontier=? WHERE size=(SELECT MAX(size) FROM checkpoint)",
+            (tree.to_bytes(),),
+        ),
     )
 
 

@@ -423,8 +423,9 @@ async def forged(folder: Path, *, keep_witness: bool) -> Report:
     note = sign_note(Checkpoint(NAME, tree.size, tree.root()).body(), NAME, FORGER)
     connection = apsw.Connection(str(folder / "store.db"))
     add_entry(connection, raw)
-    connection.execute("INSERT INTO checkpoint VALUES(?,?)", (size + 1, note))
-    connection.execute("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),))
+    connection.execute("UPDATE checkpoint SET frontier=NULL")
+    put = "INSERT INTO checkpoint VALUES(?,?,?)"
+    connection.execute(put, (size + 1, note, tree.to_bytes()))
     connection.close()
     if not keep_witness:
         (folder / "witness.log").unlink()
