@@ -124,7 +124,9 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     old, new = SqliteReader(settings.state), PostgresReader(url)
     target: Any = new.database
     for name in list_copied_tables():
-        columns = ", ".join(f'"{column}"' for column in target.columns_of(name))
+        # The tree lies with the newest head alone, and that is the copy's own by now.
+        names = [column for column in target.columns_of(name) if column != "frontier"]
+        columns = ", ".join(f'"{column}"' for column in names)
         beyond = {"segment": f" WHERE last<={done.size}", "place": f" WHERE last<={done.size}"}
         beyond |= {"rare_entry": f" WHERE seq<={done.size}"}
         beyond |= {"checkpoint": f" WHERE size<={done.size}"}
