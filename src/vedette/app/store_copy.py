@@ -6,7 +6,9 @@ is left as it is; it cannot be run again by mistake, since the witness file has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -125,13 +127,8 @@ def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
     quoted = ", ".join(f'"{column}"' for column in names)
     where = " WHERE name<>'schema'" if name == "meta" else ""
     count = 0
-    batch: list[Any] = []
-    for row in source.iterate_rows(f'SELECT {quoted} FROM "{name}"{where}'):  # noqa: S608
-        batch.append(row)
-        if len(batch) == _BATCH:
-            count += target.copy_in(name, batch)
-            batch.clear()
-    if batch:
+    rows: Iterator[Any] = source.iterate_rows(f'SELECT {quoted} FROM "{name}"{where}')  # noqa: S608
+    while batch := list(islice(rows, _BATCH)):
         count += target.copy_in(name, batch)
     ((there,),) = source.rows(f'SELECT COUNT(*) FROM "{name}"{where}')  # noqa: S608
     if there != count:

@@ -37,9 +37,9 @@ async def upgrade_store(
     """Upgrade the settings' store; return what was done, None if it has this program's schema.
 
     With it come remarks for a person; that the entry is lacking is one, if the store was upgraded
-    now. Raises StoreBusy if the fleet runs, BadStore for a store that
-    does not verify, StoreFailed where the disk has no room, Unavailable without a server; then the
-    store is whole as it was, and the same order goes on.
+    now. Raises StoreBusy if the fleet runs, BadStore for a store that does not verify, StoreFailed
+    where the disk has no room, Unavailable without a server; then the store is whole as it was, and
+    the same order goes on.
     """
     if not store_exists(settings):
         raise BadStore(

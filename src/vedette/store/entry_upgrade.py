@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from vedette.domain.base.errors import BadStore, DamagedSegment
 from vedette.domain.base.failpoint import hit_failpoint
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.pruned_log import ArchivedPrefix
-from vedette.ledger.verify import Report, verify_ledger
+from vedette.ledger.verify import EntryStream, Report, verify_ledger
 from vedette.store.dialect import Database
 from vedette.store.meta import ARCHIVED, read_meta
 from vedette.store.place_check import find_place_mismatches
@@ -192,18 +193,17 @@ def prove_entries(
         notes = source.rows("SELECT note FROM checkpoint ORDER BY size")
         try:
             archived = ArchivedPrefix.from_bytes(kept.encode() if kept is not None else None)
-            pairs = _EntryPairs(source, target, archived.size, progress)
+            stream = EntryStream(_compare_entries(source, target, archived.size, progress))
             report = verify_ledger(
-                pairs, [str(note) for (note,) in notes], verifier_key, (), pairs, archived=archived
-            )
+                stream, (str(note) for (note,) in notes), verifier_key, (), stream,
+                archived=archived,
+            )  # fmt: skip
         except DamagedSegment as error:
             raise UpgradeDifference(error.what) from error
         except ProofError as error:
             raise refuse_store(str(error)) from error
-        if report.findings:
-            raise refuse_store(report.findings[0].sentence)
-        if pairs.stray is not None:
-            raise refuse_store(f"a body lies beside entry {pairs.stray}, which has none")
+        for finding in (*report.findings, *stream.strays):
+            raise refuse_store(finding.sentence)
         _check_tree(source, report)
         for odd in find_place_mismatches(target):
             raise refuse_store(
@@ -212,38 +212,19 @@ def prove_entries(
     return report
 
 
-class _EntryPairs:
-    """The entries of both forms, held against one another one by one, for who verifies them."""
-
-    def __init__(
-        self, source: Database, target: Database, archived: int, progress: Progress
-    ) -> None:
-        self._old, self._new = OldEntries(source), EntryReader(target)
-        self._archived, self._progress = archived, progress
-        self._body: tuple[bytes, bytes] | None = None
-        self._body_used = True
-        self.stray: int | None = None
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (seq, bytes) of what is not archived. Raises UpgradeDifference."""
-        first, last = self._old.bounds()
-        for old, new in zip_longest(self._old.walk(), self._new.walk()):
-            if old is None or old != new:
-                raise UpgradeDifference(_describe_difference(old, new))
-            if old.seq % _CHUNK_ENTRIES == 0 or old.seq == last:
-                self._progress("prove", old.seq + 1 - first, last + 1 - first)
-            if old.seq <= self._archived:
-                continue
-            self._body = None if old.salt is None or old.data is None else (old.salt, old.data)
-            self._body_used = self._body is None
-            yield old.seq, old.raw
-            if not self._body_used and self.stray is None:
-                self.stray = old.seq
-
-    def get(self, digest: str, /) -> tuple[bytes, bytes] | None:
-        """Return the content beside the entry at hand, whatever its digest: who asks compares."""
-        self._body_used = True
-        return self._body
+def _compare_entries(
+    source: Database, target: Database, archived: int, progress: Progress
+) -> Iterator[RawEntry]:
+    """Yield what is not archived, as both forms have it. Raises UpgradeDifference."""
+    before = OldEntries(source)
+    first, last = before.bounds()
+    for old, new in zip_longest(before.walk(), EntryReader(target).walk()):
+        if old is None or old != new:
+            raise UpgradeDifference(_describe_difference(old, new))
+        if old.seq % _CHUNK_ENTRIES == 0 or old.seq == last:
+            progress("prove", old.seq + 1 - first, last + 1 - first)
+        if old.seq > archived:
+            yield old.seq, old.raw, old.salt, old.data
 
 
 def _describe_difference(old: StoredEntry | None, new: StoredEntry | None) -> str:

@@ -58,15 +58,6 @@ def find_place_mismatches(database: Database) -> Iterator[PlaceMismatch]:
     yield from _compare(database, begin, 2**62, places, rare)
 
 
-def find_tree_mismatches(database: Database) -> Iterator[PlaceMismatch]:
-    """Yield the heads with a tree but for the newest, which alone has one."""
-    trees = database.rows(
-        "SELECT size FROM checkpoint WHERE frontier IS NOT NULL ORDER BY size DESC"
-    )
-    for (size,) in trees[1:]:
-        yield PlaceMismatch("checkpoint", f"{size} frontier", "a tree", None)
-
-
 def _compare_borders(database: Database) -> Iterator[PlaceMismatch]:
     """Yield the segments that do not begin where the one before ends, or are of no entries.
 

@@ -31,6 +31,7 @@ from vedette.store.segment import (
 
 _SEGMENT = "SELECT last, first, entries, {bodies} FROM segment"
 _LAST = "SELECT last FROM segment WHERE last>=? ORDER BY last LIMIT 1"
+_CONTENT = "SELECT last, bodies FROM segment WHERE last>=? ORDER BY last LIMIT 1"
 _PACK = "INSERT INTO segment(last,first,entries,bodies) VALUES(?,?,?,?)"
 _PLACE = "INSERT INTO place(about,last) VALUES(?,?)"
 _RARE = "INSERT INTO rare_entry(kind,seq) VALUES(?,?)"
@@ -135,8 +136,7 @@ class EntryReader:
         last = 0
         for seq in sorted(seqs):
             if last < seq:
-                sql = "SELECT last, bodies FROM segment WHERE last>=? ORDER BY last LIMIT 1"
-                rows = self._database.rows(sql, (seq,))
+                rows = self._database.rows(_CONTENT, (seq,))
                 if not rows:
                     return False
                 last = int(rows[0][0])
@@ -331,16 +331,15 @@ def erase_content(database: Database, seqs: Iterable[int]) -> None:
     wanted = sorted(set(seqs))
     at = 0
     while at < len(wanted):
-        sql = "SELECT last, bodies FROM segment WHERE last>=? ORDER BY last LIMIT 1"
-        rows = database.rows(sql, (wanted[at],))
+        rows = database.rows(_CONTENT, (wanted[at],))
         if not rows:
             return
         last, bodies = rows[0]
         end = at
         while end < len(wanted) and wanted[end] <= last:
             end += 1
-        gone = wanted[at:end]
-        content: dict[int, Body] = unpack_bodies(last, bodies)
+        gone = set(wanted[at:end])
+        content = unpack_bodies(last, bodies)
         left = {seq: body for seq, body in content.items() if seq not in gone}
         if len(left) < len(content):
             database.execute("UPDATE segment SET bodies=? WHERE last=?", (pack_bodies(left), last))

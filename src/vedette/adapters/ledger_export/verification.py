@@ -21,7 +21,7 @@ from vedette.domain.base.errors import DamagedSegment
 from vedette.ledger.history.action import ACTION_KINDS, ActionHistory
 from vedette.ledger.history.entry_view import view_entry
 from vedette.ledger.merkle import Frontier, ProofError
-from vedette.ledger.verify import Code, Finding, Report, verify_ledger
+from vedette.ledger.verify import Code, EntryStream, Finding, Report, verify_ledger
 
 _MAX_FINDINGS = 100
 
@@ -29,43 +29,6 @@ _END_KINDS = ("run.closed", "run.dropped")
 _ACTION_KINDS = (*sorted(ACTION_KINDS), *_END_KINDS)
 # What an approval did not cover; all else that is wrong with an action was not permitted.
 _CODES = {"approval": Code.APPROVAL_MISSING, "digest": Code.APPROVAL_MISSING}
-
-
-class _EntryStream:
-    """Hands entries to the verifier one by one, and with each the body that lies beside it."""
-
-    def __init__(self, rows: Iterable[EntryRow], findings: list[Finding]) -> None:
-        self._rows = rows
-        self._findings = findings
-        self._body: tuple[bytes, bytes] | None = None
-        self._body_used = True
-        self.stray_count = 0
-        self.is_damaged = False
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (seq, bytes) up to the end, or to a segment that cannot be read."""
-        try:
-            yield from self._read()
-        except DamagedSegment as error:
-            self.is_damaged = True
-            self._findings.append(Finding(Code.DAMAGED_SEGMENT, None, error.what))
-
-    def _read(self) -> Iterator[tuple[int, bytes]]:
-        for seq, raw, salt, data in self._rows:
-            self._body = None if salt is None or data is None else (salt, data)
-            self._body_used = self._body is None
-            yield seq, raw
-            if not self._body_used:
-                # It would be shown beside an entry that vouches for nothing.
-                self.stray_count += 1
-                if self.stray_count <= _MAX_FINDINGS:
-                    what = f"a body lies beside entry {seq}, which has none"
-                    self._findings.append(Finding(Code.BODY_MISMATCH, seq, what))
-
-    def get(self, digest: str, /) -> tuple[bytes, bytes] | None:
-        """Return the body of the entry at hand, whatever its digest: the verifier compares."""
-        self._body_used = True
-        return self._body
 
 
 def verify_store(
@@ -85,10 +48,10 @@ def verify_store(
     ProofError for a malformed key; what is wrong with the record is reported.
     """
     shown = read_witness(witness)
-    stray_findings: list[Finding] = []
+    damage: list[Finding] = []
     with snapshot(record):
         archived = archived_part(record)
-        stream = _EntryStream(record.walk(after=archived.size), stray_findings)
+        stream = EntryStream(_read_to_damage(record.walk(after=archived.size), damage))
         report = verify_ledger(
             stream,
             record.checkpoints(),
@@ -101,15 +64,13 @@ def verify_store(
         store_findings = [
             *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
         ]
-        if not stream.is_damaged:
+        if not damage:
             store_findings += _check_entries(record, report, archived.size)
     counts = dict(report.counts)
-    if stream.is_damaged:
+    if damage:
         counts[Code.DAMAGED_SEGMENT] = 1
     if stream.stray_count and bodies:
         counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.stray_count
-    else:
-        stray_findings = [one for one in stray_findings if one.code is Code.DAMAGED_SEGMENT]
     if column_findings:
         counts[Code.COLUMN_MISMATCH] = len(column_findings)
     shown_findings: list[Finding] = []
@@ -119,11 +80,20 @@ def verify_store(
             shown_findings.append(one)
     findings = (
         *report.findings,
-        *stray_findings,
+        *(stream.strays if bodies else ()),
+        *damage,
         *column_findings[:_MAX_FINDINGS],
         *shown_findings,
     )
     return replace(report, counts=counts, findings=findings)
+
+
+def _read_to_damage(rows: Iterable[EntryRow], damage: list[Finding]) -> Iterator[EntryRow]:
+    """Yield rows up to the end, or to a segment that cannot be read; then say so in `damage`."""
+    try:
+        yield from rows
+    except DamagedSegment as error:
+        damage.append(Finding(Code.DAMAGED_SEGMENT, None, error.what))
 
 
 def _check_entries(record: VerifiableLedger, report: Report, archived: int) -> Iterator[Finding]:

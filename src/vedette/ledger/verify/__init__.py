@@ -18,6 +18,7 @@ from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, parse_verifie
 from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
 from vedette.ledger.verify.checkpoint_check import STORE, WITNESS, CheckpointChecker
 from vedette.ledger.verify.entry_check import BodyLookup, EntryChecker
+from vedette.ledger.verify.entry_stream import EntryStream
 from vedette.ledger.verify.finding import Code, Finding, Findings, RecordedLoss, Report
 
 
@@ -107,6 +108,7 @@ def _beginning(archived: ArchivedPrefix, found: Findings) -> Frontier:
 __all__ = [
     "BodyLookup",
     "Code",
+    "EntryStream",
     "Finding",
     "RecordedLoss",
     "Report",

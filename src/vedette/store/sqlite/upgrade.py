@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,7 +256,7 @@ def _copy_tables(source: SqliteDatabase, target: SqliteDatabase, upgraded: int |
             names = ",".join(f'"{column}"' for column in columns)
             insert = f'INSERT INTO "{name}"({names}) VALUES({marks})'
             rows = source.iterate_rows(f'SELECT {names} FROM "{name}"')
-            for batch in _batches(rows):
+            while batch := list(islice(rows, _BATCH)):
                 target.execute_many(insert, batch)
         move_frontier(target)
         if upgraded is not None:
@@ -265,17 +265,6 @@ def _copy_tables(source: SqliteDatabase, target: SqliteDatabase, upgraded: int |
     finally:
         target.rollback()
     hit_failpoint("upgrade:tables")
-
-
-def _batches(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _prove_tables(source: SqliteDatabase, target: SqliteDatabase) -> None:
