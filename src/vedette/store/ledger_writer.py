@@ -32,8 +32,11 @@ from vedette.store.segment import StoredEntry
 from vedette.store.stored_entries import write_entries
 from vedette.store.witness import Witness
 
-_CHECKPOINT = "INSERT INTO checkpoint(size,note,frontier) VALUES(?,?,?)"
-_FORGET = "UPDATE checkpoint SET frontier=NULL WHERE size=?"
+# An upsert, so that the head before gives up its tree in the same statement.
+_CHECKPOINT = (
+    "INSERT INTO checkpoint(size,note,frontier) VALUES(?,?,?) "
+    "ON CONFLICT(size) DO UPDATE SET frontier=excluded.frontier"
+)
 _LINE_KINDS = frozenset(LINE_KINDS)
 
 
@@ -57,6 +60,8 @@ class LedgerWriter:
         self._witness = witness
         self._now_us = now_us
         self._frontier = Frontier()
+        # The newest signed head.
+        self._head: str | None = None
         self._entries: list[StoredEntry] = []
         self._rare: list[tuple[str, int]] = []
         # The entries that the tree grows by when the group is closed.
@@ -76,7 +81,7 @@ class LedgerWriter:
             "(SELECT value FROM meta WHERE name='ledger_key'), "
             "(SELECT COALESCE(MAX(last),0) FROM segment)"
         )
-        self._frontier = _read_frontier(frontier, note)
+        self._frontier, self._head = _read_frontier(frontier, note), note
         self._check_key(key)
         if last != self._frontier.size:
             raise BadStore(
@@ -199,9 +204,10 @@ class LedgerWriter:
         point = grown.checkpoint(self._origin)
         note = point.sign(self._key_name, self._key, self._key_id)
         self._checkpoint = note, point
-        # Only of the last head the tree is asked for.
-        self._database.execute(_FORGET, (self._frontier.size,))
-        self._database.execute_many(_CHECKPOINT, [(point.size, note, grown.to_bytes())])
+        heads: list[tuple[Any, ...]] = [(point.size, note, grown.to_bytes())]
+        if self._head is not None:
+            heads.append((self._frontier.size, self._head, None))
+        self._database.execute_many(_CHECKPOINT, heads)
         self._next_frontier = grown
 
     def confirm_group(self) -> None:
@@ -214,6 +220,7 @@ class LedgerWriter:
             self._key, self._handover = self._handover[1], None
             self._key_id = _id_of(self._key_name, self._key)
         (note, point), self._checkpoint = self._checkpoint, None
+        self._head = note
         hit_failpoint("witness:before")
         self._witness.add_checkpoint(note, point)
         hit_failpoint("witness:after")

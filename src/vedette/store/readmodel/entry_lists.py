@@ -65,7 +65,7 @@ class EntryPages:
         """Return (seq, bytes) of entries, newest first, on one side of a seq."""
         newer = after is not None
         # The lists may be ahead of the snapshot that the entries are read in.
-        edge = after if after is not None else self._last_entry() + 1
+        edge = after if after is not None else self._entries.last_seq() + 1
         if before is not None and not newer:
             edge = min(edge, before)
         seqs = self._given_seqs(filters)
@@ -78,14 +78,14 @@ class EntryPages:
     def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first."""
         ranges = [one for kind in kinds for one in self._kind_ranges(kind, after + 1)]
-        edge = self._last_entry() + 1
+        edge = self._entries.last_seq() + 1
         return self._read_entries(self._merge_ranges(ranges, edge, False, limit))[::-1]
 
     def _given_seqs(self, filters: Mapping[str, Any]) -> Sequence[int] | None:
         """Return the seqs of all entries that a filter is answered by, where no index is asked."""
         names = frozenset(filters)
         if not names:
-            return range(self._first_entry(), self._last_entry() + 1)
+            return range(self._entries.first_seq(), self._entries.last_seq() + 1)
         if names == {"run"}:
             return self._run_seqs(filters["run"])
         if names == {"event"}:
@@ -113,19 +113,13 @@ class EntryPages:
         marks, names = in_list([list_name(key) for key in keys])
         found = self._view.rows(f"SELECT id FROM view_list WHERE name IN ({marks})", names)
         # What is archived is in no page; a list may name it still.
-        low = max(low, self._first_entry())
+        low = max(low, self._entries.first_seq())
         return [IndexRange("list=?", (id,), "view_entry", low, listed=True) for (id,) in found]
-
-    def _first_entry(self) -> int:
-        return self._entries.first_seq()
-
-    def _last_entry(self) -> int:
-        return self._entries.last_seq()
 
     def _kind_ranges(self, kind: str, low: int) -> list[IndexRange]:
         if kind == "event.accepted":
             # The table of events is the list of them; it outlives entries that are archived.
-            return [IndexRange("1=1", (), "event", max(low, self._first_entry()))]
+            return [IndexRange("1=1", (), "event", max(low, self._entries.first_seq()))]
         if kind in LINE_KINDS:
             return self._lists(kind_list(kind), low=low)
         return [IndexRange("kind=?", (kind,), "rare_entry", low)]
