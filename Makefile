@@ -14,7 +14,7 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads
+  simulate-heads bench-postgres-workers
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -167,6 +167,10 @@ bench-bigquery: ## BigQuery emulator: what shipping an entry and polling a table
 bench-kafka: ## Segments by a Kafka broker, heads in PostgreSQL, beside PostgreSQL alone; needs Java 17 and Maven (6 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.kafka $(ARGS)
+
+bench-postgres-workers: ## What one worker and four do on one PostgreSQL; ARGS=--line: the whole line (2 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.postgres_workers $(ARGS)
 
 bench-pubsub: ## Pub/Sub emulator, 20 subscriptions: events/s and CPU from receive over commit to ack
 	@tools/setup

@@ -352,6 +352,10 @@ class SimulatedDatabase:
         found: list[Row] = self._again(lambda: self._execute(sql, values)[0])
         return found
 
+    def rows_of_each(self, sql: str, values: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a query for each of some rows of values; return the rows of all together."""
+        return [row for each in values for row in self.rows(sql, each)]
+
     def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows."""
         yield from self.rows(sql, values)

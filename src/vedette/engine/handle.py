@@ -49,7 +49,7 @@ async def handle(
     """
     if lease.run.state in ("done", "dead") and not lease.run.turn:
         return None  # ended by a commit that stood unheard, or by another worker
-    event = event or services.store.runs.event(lease.run.event)
+    event = event or services.store.runs.event_at(lease.run.position)
     if event is None:
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)

@@ -157,6 +157,7 @@ class EventIntake:
                 self._buffer.offer(run, arrival.event, len(arrival.body))
             if answer.duplicate:
                 self._buffer.refund(_charges_of(arrival))
+        self._buffer.load_offered()
         return receipts
 
     def _check(self, item: Event | Refused) -> Arrival | Refused:

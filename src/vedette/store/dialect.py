@@ -29,6 +29,10 @@ class Database(Protocol):
         """Run a query and return all its rows."""
         ...
 
+    def rows_of_each(self, sql: str, values: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a query for each of some rows of values; return the rows of all together."""
+        ...
+
     def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows; memory stays flat however many there are."""
         ...

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from msgspec import Struct
 from vedette.domain.base import machine
 from vedette.domain.base.errors import StoreFailed, VedetteError
 from vedette.domain.base.failpoint import hit_failpoint
+from vedette.domain.run import Step
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.write_buffer import StepConflict, WriteBuffer
@@ -58,8 +59,13 @@ class CommitHooks:
     # Whether the database's files hold nothing any more of what was erased.
     is_scrubbed = False
 
-    def on_begin(self) -> None:
-        """The group's transaction has begun: see what others have written."""
+    def on_begin(self, steps: Sequence[Step]) -> None:
+        """The group's transaction has begun: see what others have written, and read for its steps
+        what is better read at once.
+        """
+
+    def on_order(self) -> None:
+        """The group does more than accept events and commit steps; called once."""
 
     def on_publish(self) -> None:
         """A policy was published in this group: have the other workers hear of it."""
@@ -83,13 +89,17 @@ class CommitHooks:
 
 
 class CommitItem(Struct):
-    """The work of one item in a group commit, with the future of its answer; `size` is in steps."""
+    """The work of one item in a group commit, with the future of its answer; `size` is in steps.
+
+    `step` is the step that it commits, if it does.
+    """
 
     work: Callable[[], Any]
     future: asyncio.Future[Any]
     in_savepoint: bool
     size: int = 1
     is_vital: bool = False
+    step: Step | None = None
 
 
 # The future of an item with its result, or the error to raise.
@@ -151,7 +161,13 @@ class GroupWriter:
         return await self.enqueue(work, in_savepoint=True, vital=vital)
 
     def enqueue(
-        self, work: Callable[[], T], *, in_savepoint: bool, size: int = 1, vital: bool = False
+        self,
+        work: Callable[[], T],
+        *,
+        in_savepoint: bool,
+        size: int = 1,
+        vital: bool = False,
+        step: Step | None = None,
     ) -> asyncio.Future[T]:
         """Queue `work` now, in the order of calls, and return the future of its answer.
 
@@ -165,7 +181,7 @@ class GroupWriter:
                 self._loop, self._is_scheduled = loop, False
             if self._is_closing:
                 raise StoreFailed("the store is closed")
-            self._queue.append(CommitItem(work, future, in_savepoint, size, vital))
+            self._queue.append(CommitItem(work, future, in_savepoint, size, vital, step))
             if not self._is_scheduled:
                 self._schedule(loop)
         return future
@@ -357,8 +373,10 @@ class GroupWriter:
         self, items: list[CommitItem], one: Callable[[CommitItem], ItemResult]
     ) -> list[ItemResult]:
         """Write a group's items into the transaction that was begun, up to its COMMIT."""
-        self._hooks.on_begin()
+        self._hooks.on_begin([item.step for item in items if item.step is not None])
         answers = [one(item) for item in items]
+        if any(item.in_savepoint for item in items):
+            self._hooks.on_order()
         self._buffer.flush()
         self._ledger.close_group()
         return answers

@@ -297,7 +297,7 @@ def record_found_loss(
     parts.database.begin()
     try:
         parts.reload()  # the stop comes after those that there were
-        hooks.on_begin()
+        hooks.on_begin(())
         loss = _find_new_loss(parts, key, may_join)  # another worker may have recorded it meanwhile
         if loss is not None:
             record_loss(parts, loss, actor=str(ENGINE), reason=loss.sentence)

@@ -9,6 +9,8 @@ INSTANCE = "instance"
 KEY = "ledger_key"
 RESTORED = "restored"
 STOP_EPOCH = "stop_epoch"
+# How often a group of several workers' did more than accept events and commit steps.
+ORDERS = "orders"
 # The entry up to which the rows of view_base were folded.
 VIEW_BASE = "view_base"
 

@@ -23,6 +23,7 @@ from vedette.store.row_mapper import (
     to_action,
 )
 from vedette.store.schema import tag
+from vedette.store.segment import StoredEntry
 from vedette.store.states import find_unkept
 from vedette.store.stored_entries import EntryReader
 
@@ -89,12 +90,14 @@ class RunReader:
         return self.event_at(int(rows[0][0])) if rows else None
 
     def event_at(self, position: int) -> Event | None:
-        found = self._entries.find(position)
-        if found is None or found.salt is None or found.data is None:
-            return None
-        if not is_body_of(orjson.loads(found.raw), found.salt, found.data):
-            return None  # it was edited
-        return Event.from_body(orjson.loads(found.data))
+        return _event_of(self._entries.find(position))
+
+    def events_at(self, positions: Sequence[int]) -> dict[int, tuple[Event, int]]:
+        events = {}
+        for position, entry in self._entries.find_all(positions).items():
+            if (event := _event_of(entry)) is not None:
+                events[position] = event, len(entry.data or b"")
+        return events
 
     def actions(self, run: str) -> list[ActionRow]:
         return read_actions(self._database, find_position(self._database, run), run)
@@ -154,6 +157,15 @@ class RunReader:
 
     def without_state_of(self, rows: Sequence[Row]) -> list[Run]:
         return find_unkept(self._database, accepted_positions(rows))
+
+
+def _event_of(accepted: StoredEntry | None) -> Event | None:
+    """Return the event that an entry accepted; None if its content was erased, or edited."""
+    if accepted is None or accepted.salt is None or accepted.data is None:
+        return None
+    if not is_body_of(orjson.loads(accepted.raw), accepted.salt, accepted.data):
+        return None
+    return Event.from_body(orjson.loads(accepted.data))
 
 
 class RunSchedule:

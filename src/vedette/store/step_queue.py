@@ -66,6 +66,7 @@ class StepQueue:
             in_savepoint=False,
             size=1 + held // _STEP_BYTES,
             vital=vital,
+            step=step,
         )
 
     async def commit(self, step: Step) -> CommitResult:

@@ -50,9 +50,11 @@ _HEAD = (
     "ON CONFLICT(agent,key) DO UPDATE SET position=excluded.position"
 )
 _ACTION = (
-    f"INSERT INTO action({','.join(ACTION_COLUMNS)}) VALUES({','.join('?' * len(ACTION_COLUMNS))}) "
-    f"ON CONFLICT({','.join(_KEY)}) DO UPDATE SET "
-    + ", ".join(f"{name}=excluded.{name}" for name in _MUTABLE_COLUMNS)
+    f"INSERT INTO action({','.join(ACTION_COLUMNS)}) VALUES({','.join('?' * len(ACTION_COLUMNS))})"
+)
+# An upsert for the same reason; what it would write anew does not matter.
+_CHANGE_ACTION = f"{_ACTION} ON CONFLICT({','.join(_KEY)}) DO UPDATE SET " + ", ".join(
+    f"{name}=excluded.{name}" for name in _MUTABLE_COLUMNS
 )
 _ROW = (
     'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) '
@@ -90,19 +92,20 @@ class WriteBuffer:
         self.totals = SpendCache(partial(read_total, database), partial(read_raises, database))
         self.freed_budgets: dict[str, int] = {}
         self.states: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self._actions: list[list[Any]] = []
+        self._actions: list[tuple[Any, ...]] = []
+        self._changed_actions: list[list[Any]] = []
         self._new_actions: list[ActionRow] = []
 
     def add_action(self, position: int, row: ActionRow, first: int) -> None:
         """Write an action's row; one without a `seq` is new, and gets `first`."""
-        is_new = row.seq == 0
-        if is_new:
-            row.seq = first
-            self._new_actions.append(row)
-        values = [position, *astuple(row)]
-        if not is_new:
+        if row.seq:
+            values = [position, *astuple(row)]
             values[_RECORD] = None
-        self._actions.append(values)
+            self._changed_actions.append(values)
+            return
+        row.seq = first
+        self._new_actions.append(row)
+        self._actions.append((position, *astuple(row)))
 
     def mark(self) -> tuple[int, int, int]:
         """Return how much was accepted so far: what `rollback_to` goes back to."""
@@ -138,6 +141,7 @@ class WriteBuffer:
             many(_HEAD, [(agent, key, at) for (agent, key), at in self.positions.items()])
             self.positions.clear()
         self._write_rows(_ACTION, self._actions)
+        self._write_rows(_CHANGE_ACTION, self._changed_actions)
         if self.rows:
             self._flush_rows()
         if self.spend:
@@ -183,7 +187,7 @@ class WriteBuffer:
         """
         for gathered in (
             self.events, self.refusals, self.runs, self.steps, self.relinks, self.stale_states,
-            self._actions,
+            self._actions, self._changed_actions,
         ):  # fmt: skip
             gathered.clear()
         for kept in (self.positions, self.rows, self.spend, self.states, self.freed_budgets):

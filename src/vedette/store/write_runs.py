@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
@@ -23,6 +24,9 @@ from vedette.store.schema import in_list, tag
 from vedette.store.states import is_too_late
 from vedette.store.write_buffer import WriteBuffer
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _CACHE_SIZE = 65_536
 _BATCH = 128
 # How many of a key's events that wait to be judged are read at once.
@@ -30,9 +34,12 @@ _READ_AHEAD = 32
 
 # A key's events after a position that wait to be judged, oldest first; see `schema.WAITING`.
 _UNJUDGED = (
-    "SELECT position FROM run WHERE agent=? AND key=? AND state='ready' AND turn=0 "
+    "SELECT agent, key, position FROM run WHERE agent=? AND key=? AND state='ready' AND turn=0 "
     "AND position>? ORDER BY position LIMIT ?"
 )
+
+_HEAD = "SELECT agent, key, position FROM head WHERE agent=? AND key=? LIMIT 1"
+_STEP_COUNT = "SELECT position, agent, steps FROM run WHERE position=? AND agent=? LIMIT 1"
 
 _POSITION = (
     "INSERT INTO position(source,value) VALUES(?,?) "
@@ -77,6 +84,28 @@ class StepWriter:
         self._positions.clear()
         self._unjudged.clear()
         self._buffer.totals.clear()
+
+    def read_ahead(self, steps: Sequence[Step]) -> None:
+        """Read at once what is not known of the runs and keys of a group's steps.
+
+        For where a query costs more than its answer; each step asks for itself what is missing.
+        """
+        ask = self._database.rows_of_each
+        runs = {(one.position, one.agent or "") for one in steps if one.position}
+        for position, agent, count in ask(_STEP_COUNT, sorted(runs - self._step_counts.keys())):
+            _remember(self._step_counts, (position, agent), int(count))
+        keys = {(one.agent or "", one.order[0]) for one in steps if one.order is not None}
+        if unknown := sorted(keys - self._positions.keys()):
+            found = {(agent, key): int(at) for agent, key, at in ask(_HEAD, unknown)}
+            for one in unknown:
+                _remember(self._positions, one, found.get(one, 0))
+        idle = sorted(key for key in keys if not self._unjudged.get(key))
+        waiting: dict[tuple[str, str], deque[int]] = {key: deque() for key in idle}
+        after = [(*key, self._positions[key], _READ_AHEAD) for key in idle]
+        for agent, key, position in ask(_UNJUDGED, after):
+            waiting[(agent, key)].append(int(position))
+        for one, positions in waiting.items():
+            _remember(self._unjudged, one, positions)
 
     # --- accept -----------------------------------------------------------------------------
 
@@ -141,7 +170,7 @@ class StepWriter:
             buffer.runs.append(
                 (seq, agent, run.id, order_key, "ready", 0, 0, 0, seq, 0, 0, None, 0, 0)
             )
-            self._remember_steps((seq, agent), 0)
+            _remember(self._step_counts, (seq, agent), 0)
             runs.append(run)
         return AcceptResult(key, False, tuple(runs))
 
@@ -258,25 +287,17 @@ class StepWriter:
         """Return how many steps a run has taken; -1 if there is none."""
         known = self._step_counts.get((position, agent))
         if known is None:
-            sql = "SELECT steps FROM run WHERE position=? AND agent=?"
-            rows = self._database.rows(sql, (position, agent))
-            known = int(rows[0][0]) if rows else -1
+            rows = self._database.rows(_STEP_COUNT, (position, agent))
+            known = int(rows[0][2]) if rows else -1
         return known
-
-    def _remember_steps(self, run: tuple[int, str], steps: int) -> None:
-        self._step_counts[run] = steps
-        if len(self._step_counts) > _CACHE_SIZE:
-            self._step_counts.pop(next(iter(self._step_counts)))
 
     def _find_neighbours(self, agent: str, key: str, position: int) -> tuple[int, int]:
         """Return the last observed position of a key before one, and the first after it (or 0)."""
         head = self._positions.get((agent, key))
         if head is None:
-            sql = "SELECT position FROM head WHERE agent=? AND key=?"
-            rows = self._database.rows(sql, (agent, key))
-            head = self._positions[(agent, key)] = int(rows[0][0]) if rows else 0
-            if len(self._positions) > _CACHE_SIZE:
-                self._positions.pop(next(iter(self._positions)))
+            rows = self._database.rows(_HEAD, (agent, key))
+            head = int(rows[0][2]) if rows else 0
+            _remember(self._positions, (agent, key), head)
         if head <= position:
             return head, 0
         # A later event of the key was observed without this one: it may still be made up for.
@@ -292,12 +313,10 @@ class StepWriter:
             rows = self._database.rows(
                 _UNJUDGED, (agent, key, self._positions[(agent, key)], _READ_AHEAD)
             )
-            known = deque(int(at) for (at,) in rows)
+            known = deque(int(row[2]) for row in rows)
             if known and known[0] < position:
                 return False
-            self._unjudged[(agent, key)] = known
-            if len(self._unjudged) > _CACHE_SIZE:
-                self._unjudged.pop(next(iter(self._unjudged)))
+            _remember(self._unjudged, (agent, key), known)
         return True
 
     def _move_run(
@@ -327,7 +346,7 @@ class StepWriter:
                 wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
             )
         )  # fmt: skip
-        self._remember_steps((position, agent), step.expected_steps + 1)
+        _remember(self._step_counts, (position, agent), step.expected_steps + 1)
 
     def _write_actions(self, step: Step, position: int, first: int, at_us: int) -> None:
         buffer = self._buffer
@@ -343,3 +362,10 @@ class StepWriter:
         if step.checkpoint is not None:
             key, at, blob = step.checkpoint
             buffer.states[(step.agent or "", key)] = (at, blob)
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> None:
+    """Keep what is known of a run or key; the oldest is let go of where that is too much."""
+    known[key] = value
+    if len(known) > _CACHE_SIZE:
+        known.pop(next(iter(known)))

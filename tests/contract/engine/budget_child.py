@@ -45,6 +45,7 @@ async def main(url: str, folder: Path, name: str, careless: bool) -> None:
     if careless:
         # The control: what others have spent since is not looked at.
         store.parts.steps.forget = lambda: None  # type: ignore[method-assign]
+        store.parts.buffer.totals.clear = lambda: None  # type: ignore[method-assign]
     events = [event(n, source=name, subject=f"{name}{n}") for n in range(EVENTS)]
     runs = await accept_events(store, *events)
     print("ready", flush=True)

@@ -128,6 +128,46 @@ async def test_both_do_what_either_accepts_once(
         assert fleet.app.dispatcher.handled_count, "both must have worked, or nothing was shared"
 
 
+async def test_runs_and_their_events_are_read_by_the_batch(
+    two: tuple[FleetHarness, FleetHarness], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs come from the store, in its order, whoever accepted them: not one by one."""
+    one, other = two
+    asked: list[str] = []
+
+    def counted(found: Any, name: str) -> None:
+        ask = getattr(found, name)
+
+        def count(*given: Any) -> Any:
+            if name != "events_at" or given[0]:
+                asked.append(name)
+            return ask(*given)
+
+        monkeypatch.setattr(found, name, count)
+
+    for name in ("event", "event_at", "events_at"):
+        counted(one.app.store.runs, name)
+    counted(one.app.store.schedule, "ready_runs")
+    mine = [key for key in (f"k{n}" for n in range(200)) if is_leased(one, key)][:KEYS]
+    await one.send(*(job(f"n{n}", send_proposal(f"n{n}"), key=key) for n, key in enumerate(mine)))
+    await wait_until(lambda: world.effects("wire.send") == len(mine), 30)
+    assert {"event", "event_at"}.isdisjoint(asked)
+    assert max(asked.count("ready_runs"), asked.count("events_at")) < len(mine) // 2
+    theirs = [key for key in (f"k{n}" for n in range(200)) if not is_leased(one, key)][:KEYS]
+    asked.clear()
+    for name in ("event_at", "events_at"):
+        counted(other.app.store.runs, name)
+    await one.send(*(job(f"o{n}", send_proposal(f"o{n}"), key=key) for n, key in enumerate(theirs)))
+    await wait_until(lambda: world.effects("wire.send") == len(mine) + len(theirs), 30)
+    assert "event_at" not in asked
+    assert 0 < asked.count("events_at") < len(theirs) // 2
+
+
+def is_leased(fleet: FleetHarness, key: str) -> bool:
+    cluster: Any = fleet.app.store.cluster
+    return cluster.leases.epoch("worker", key) is not None
+
+
 async def test_a_key_s_order_holds_whoever_accepts(
     two: tuple[FleetHarness, FleetHarness],
 ) -> None:

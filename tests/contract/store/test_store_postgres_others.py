@@ -173,6 +173,88 @@ def test_few_rows_are_counted_where_a_row_may_be_left_alone(url: str) -> None:
     database.close()
 
 
+VALUES = [
+    (1, "plain", b"\x00\xff", 2**63 - 1),
+    (2, "naïve 🎈 'quoted', {braces} \\ \n", b"", -(2**63)),
+    (3, "", None, 0),
+    (4, None, b"'", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [4, 9], ids=["as text", "as arrays"])
+def test_many_rows_are_written_as_they_are(url: str, many: int) -> None:
+    database = PostgresDatabase(url, name="test")
+    columns = "id BIGINT PRIMARY KEY, word TEXT, data BYTEA, number BIGINT"
+    database.execute_script(f"CREATE TABLE thing({columns})")
+    rows = [*VALUES, *((at, f"row {at}", b"x" * at, at) for at in range(10, 6 + many))]
+    put = (
+        "INSERT INTO thing(id,word,data,number) VALUES(?,?,?,?) ON CONFLICT(id) DO UPDATE SET "
+        "word=excluded.word, data=excluded.data, number=excluded.number"
+    )
+    with database.connection.transaction():
+        assert database.execute_many(put, [(at, "before", b"", 0) for at, *_ in rows]) == len(rows)
+        assert database.execute_many(put, rows) == len(rows)
+    found = database.rows("SELECT id, word, data, number FROM thing ORDER BY id")
+    assert found == sorted(rows)
+    database.close()
+
+
+def test_the_last_of_many_values_of_a_row_stands(url: str) -> None:
+    """A statement of many rows cannot change one twice; the order of a row's values is kept."""
+    database = PostgresDatabase(url, name="test")
+    database.execute_script("CREATE TABLE thing(id BIGINT PRIMARY KEY, at BIGINT)")
+    put = "INSERT INTO thing(id,at) VALUES(?,?) ON CONFLICT(id) DO UPDATE SET at=excluded.at"
+    next_only = f"{put} WHERE thing.at=excluded.at-1"
+    with database.connection.transaction():
+        database.execute_many(put, [(at, 0) for at in range(10)])
+        steps = [(at, count) for count in (1, 2, 3) for at in range(10)]
+        assert database.execute_many(next_only, steps) == 30
+        assert database.execute_many(next_only, [(at, 9) for at in range(9)]) == 0
+    assert database.rows("SELECT DISTINCT at FROM thing") == [(3,)]
+    database.close()
+
+
+@pytest.mark.parametrize("value", ["half \ud800", "a\0b", 2**63, 1.5, object()])
+def test_what_an_array_cannot_hold_is_a_wrong_value(url: str, value: object) -> None:
+    database = PostgresDatabase(url, name="test")
+    database.execute_script("CREATE TABLE thing(id BIGINT PRIMARY KEY, word TEXT)")
+    put = "INSERT INTO thing(id,word) VALUES(?,?) ON CONFLICT(id) DO UPDATE SET word=excluded.word"
+    rows = [(at, "fine") for at in range(9)]
+    rows.append((10, value) if isinstance(value, str) else (value, "fine"))  # type: ignore[arg-type]
+    with pytest.raises(database.value_errors), database.connection.transaction():
+        database.execute_many(put, rows)
+    database.close()
+
+
+def test_a_query_of_each_answers_as_one_by_one(url: str) -> None:
+    database = PostgresDatabase(url, name="test")
+    database.execute_script(
+        "CREATE TABLE thing(key TEXT, at BIGINT); INSERT INTO thing "
+        "SELECT 'k' || n % 3, n FROM generate_series(1, 30) AS n"
+    )
+    query = "SELECT key, at FROM thing WHERE key=? AND at>? ORDER BY at LIMIT ?"
+    values = [("k0", 3, 2), ("k1", 0, 32), ("nobody", 0, 4), ("k2", 29, 4)]
+    found = database.rows_of_each(query, values)
+    assert sorted(found) == sorted(row for each in values for row in database.rows(query, each))
+    assert len(found) == 12
+    assert database.rows_of_each(query, []) == []
+    database.close()
+
+
+async def test_others_steps_leave_what_is_known_and_their_orders_do_not(worker: Opener) -> None:
+    """What a worker knows of its own runs nobody else's steps can change; an order can."""
+    one, two, (run, *_) = await two_sharing(worker)
+    row = await waiting(one, run)
+    known = one.parts.steps._step_counts
+    assert known[(run.position, run.agent)] == 1
+    await accept_events(two, *(event(n, subject=f"other{n}") for n in range(500, 520)))
+    await accept_events(one, event(600, subject="mine"))
+    assert known[(run.position, run.agent)] == 1
+    await approve(two, run, row)
+    await accept_events(one, event(601, subject="mine"))
+    assert (run.position, run.agent) not in known
+
+
 # --- leases that were to go, and stay ----------------------------------------------------------
 
 

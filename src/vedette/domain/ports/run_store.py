@@ -85,6 +85,10 @@ class RunReader(Protocol):
         """Return the event that an entry accepted; None as `event` does."""
         ...
 
+    def events_at(self, positions: Sequence[int]) -> Mapping[int, tuple[Event, int]]:
+        """Return the events that entries accepted, and the bytes of each; none as `event` does."""
+        ...
+
     def actions(self, run: str) -> list[ActionRow]:
         """Return the actions of a run, in order of turn and ordinal."""
         ...

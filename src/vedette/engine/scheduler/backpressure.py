@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.errors import DamagedSegment, StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Run
 from vedette.engine.services import Services
@@ -160,6 +160,8 @@ class RunBuffer:
         self.memory = Quota(bounds.room, bounds.room_octets)
         self.credits = IntakeCredits(bounds.credits, bounds.credit_octets)
         self.loaded_runs: dict[str, LoadedRun] = {}
+        # Events just offered whose runs are read in the store's order (`load_offered`).
+        self._offered: dict[str, tuple[Event, int]] = {}
         # Agents with ready runs in the store that are not in memory, and where to read on.
         self.spilled_agents: set[str] = set()
         self._read_positions: dict[str, int] = {}
@@ -213,7 +215,10 @@ class RunBuffer:
         return still_us > _STUCK_US and self.credits.events_of(agent) < self._max_stuck_events
 
     def offer(self, run: Run, event: Event, octets: int) -> None:
-        """Take a run that was just accepted, for which a credit was taken."""
+        """Take a run that was just accepted, for which a credit was taken.
+
+        Whoever has offered all of a batch calls `load_offered`.
+        """
         agent = run.agent
         if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
             # Older ones are away, also between the resume and `reload_resumed`, which reads them
@@ -227,16 +232,22 @@ class RunBuffer:
         self.credits.assign_to_run(run.id, agent, octets)
         if self._services.store.cluster.is_shared:
             # Another worker may have accepted older ones of its key: the store has them in order.
-            self._load_from(agent, run.position - 1)
+            self._offered[run.id] = event, octets
+            self._mark_spilled(agent, run.position - 1)
             return
         if agent in self.spilled_agents or not self.memory.has_room(agent):
             # Older ones are still in the store; taking newer ones first would break order.
-            self.spilled_agents.add(agent)
-            after = self._read_positions.get(agent, 0)
-            self._read_positions[agent] = min(after, run.position - 1)
+            self._mark_spilled(agent, run.position - 1)
             return
         self._read_positions[agent] = max(self._read_positions.get(agent, 0), run.position)
         self._add(run, event, octets)
+
+    def load_offered(self) -> None:
+        """Read the runs that were offered where the store has their order."""
+        if self._offered:
+            for agent in sorted(self.spilled_agents):
+                self._try_load(agent)
+            self._offered.clear()
 
     def load_changes(self) -> None:
         """See what other workers accepted that is ours to handle."""
@@ -260,9 +271,13 @@ class RunBuffer:
         if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
             self._stopped_agents.add(agent)
             return
+        self._mark_spilled(agent, position)
+        self._try_load(agent)
+
+    def _mark_spilled(self, agent: str, position: int) -> None:
+        """Note that an agent has ready runs in the store behind a position."""
         self.spilled_agents.add(agent)
         self._read_positions[agent] = min(self._read_positions.get(agent, 0), position)
-        self._try_load(agent)
 
     def add_woken(self, run: Run) -> bool:
         """Take a run whose wait is over; False if it is here already, or its agent is stopped."""
@@ -322,12 +337,26 @@ class RunBuffer:
             runs = store.schedule.ready_runs(self._read_positions.get(agent, 0), limit, agent)
             if store.cluster.lease_rev != self._lease_rev:
                 return  # of keys that came meanwhile the older ones are not here: `start` reads all
+            events = self._read_events(runs)
             for run in runs:
                 self._read_positions[agent] = run.position
                 self.credits.add_loaded(run.id, agent)
-                self._add(run, None, 0)
+                # One that finds no room by now is read when its turn comes.
+                has_room = self.memory.has_room(agent)
+                self._add(run, *(events.get(run.id, (None, 0)) if has_room else (None, 0)))
             if len(runs) < limit:
                 self.spilled_agents.discard(agent)
+
+    def _read_events(self, runs: Sequence[Run]) -> dict[str, tuple[Event, int]]:
+        """Return the events of runs that are not in memory, and their bytes: a segment has many."""
+        new = [run for run in runs if run.id not in self.loaded_runs]
+        missing = [run.position for run in new if run.id not in self._offered]
+        try:
+            found = self._services.store.runs.events_at(missing)
+        except DamagedSegment:
+            found = {}  # who handles a run says so of that run
+        events = {run.id: found[run.position] for run in new if run.position in found}
+        return events | {run.id: self._offered[run.id] for run in new if run.id in self._offered}
 
     def _try_load(self, agent: str) -> None:
         """Load; if the store does not answer the agent stays behind, and it is done later."""

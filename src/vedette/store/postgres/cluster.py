@@ -13,7 +13,7 @@ from vedette.domain.run import Run, Step
 from vedette.store.command_queue import CommandQueue
 from vedette.store.dialect import Database
 from vedette.store.group_commit import CommitHooks
-from vedette.store.meta import read_meta
+from vedette.store.meta import ORDERS, read_meta, write_meta
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.leases import NOTIFY_CHANNEL, Leases
 from vedette.store.postgres.schema import SHARDS
@@ -53,21 +53,25 @@ class WorkerHooks(CommitHooks):
         self._worker = worker
         self.is_shared = False
         self.uncertain_groups = self.foreign_groups = 0
-        self._granted_rev, self._is_uncertain = -1, False
+        self._granted_rev, self._known_orders, self._is_uncertain = -1, -1, False
 
-    def on_begin(self) -> None:
+    def on_begin(self, steps: Sequence[Step]) -> None:
         """See what the others committed: the head, the live revision, stops, leases."""
         ledger, fences = self._parts.ledger, self._fences
-        rev, policy_rev, stop_epoch, head, workers = self._database.fleet_state
+        rev, policy_rev, stop_epoch, head, workers, orders = self._database.fleet_state
         self.is_shared = workers > 1 or rev != self._granted_rev
         if self._is_uncertain:
             # The group that was lost is over by now: its session held the lock that we hold.
             self._is_uncertain, self.uncertain_groups = False, self.uncertain_groups + 1
         if head != ledger.last_seq:
-            # Any worker may answer holds, redrive and drop, and so move runs that are ours. Whoever
-            # looks beside us may see our own group on top of it, and take all for ours.
+            # Whoever looks beside us may see our own group on top of it, and take all for ours.
             self.foreign_groups += 1
             ledger.load()
+            self._parts.buffer.totals.clear()
+        if orders != self._known_orders:
+            # Any worker may answer holds, redrive and drop, and so move runs that are ours. What
+            # else others do moves runs and keys of theirs.
+            self._known_orders = orders
             self._parts.steps.forget()
         if rev != self._granted_rev:
             rows = self._database.rows(
@@ -77,6 +81,12 @@ class WorkerHooks(CommitHooks):
             self._parts.steps.forget()
             self._granted_rev = rev
         fences.policy_rev, fences.stop_epoch = policy_rev, stop_epoch
+        self._parts.steps.read_ahead(steps)
+
+    def on_order(self) -> None:
+        """Let the other workers forget what they know of runs; ours is right."""
+        self._known_orders += 1
+        write_meta(self._database, ORDERS, self._known_orders)
 
     def on_publish(self) -> None:
         """Tell the other workers."""
@@ -87,7 +97,7 @@ class WorkerHooks(CommitHooks):
 
         A COMMIT may have taken effect though nobody was told: what it accepted is looked for.
         """
-        self._granted_rev, self._is_uncertain = -1, True
+        self._granted_rev, self._known_orders, self._is_uncertain = -1, -1, True
         self.uncertain_groups += 1
         away: tuple[type[BaseException], ...] = (*self._database.connection_errors, BadStore)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavailable, VedetteError
 from vedette.store.dialect import Row
-from vedette.store.postgres.dialect import number_placeholders, render_statements
+from vedette.store.postgres.arrays import ARRAYS, encode_array, register_arrays
+from vedette.store.postgres.dialect import (
+    number_placeholders,
+    query_of_each,
+    render_statements,
+    upsert_of_arrays,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -38,14 +45,15 @@ _PLAIN_INSERT = re.compile(r"INSERT INTO (\w+)(?:\(([\w,\s]+)\))? VALUES\([?,\s]
 _SETTINGS = (
     "SET synchronous_commit=on; SET default_transaction_isolation='read committed'; "
     "SET idle_in_transaction_session_timeout='{hold_ms}'; SET client_encoding='UTF8'; "
-    "SET standard_conforming_strings=on; SET statement_timeout='{statement_ms}'"
+    "SET standard_conforming_strings=on; SET statement_timeout='{statement_ms}'; SET jit=off"
 )
 
 
 SELECT_FLEET_STATE = (
     "SELECT (SELECT rev FROM leasing), (SELECT COALESCE(MAX(number),0) FROM policy), "
     "COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name='stop_epoch'),0), "
-    "(SELECT COALESCE(MAX(last),0) FROM segment), (SELECT COUNT(*) FROM worker)"
+    "(SELECT COALESCE(MAX(last),0) FROM segment), (SELECT COUNT(*) FROM worker), "
+    "COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name='orders'),0)"
 )
 
 
@@ -140,6 +148,7 @@ class PostgresDatabase:
         self._patience_s, self._answer_timeout_s = patience_s, answer_timeout_s
         self._unavailable_since_s = self._retry_at_s = self._connected_s = 0.0
         self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._upserts: dict[str, tuple[str, tuple[str, ...], tuple[int, ...]] | None] = {}
         self._key = 0
         self._deferred: list[str] = []
         self._in_savepoint = False
@@ -175,6 +184,7 @@ class PostgresDatabase:
         made.adapters.register_loader("numeric", _integer_loader())
         # One type for all whole numbers, or every size of a value would be another statement.
         made.adapters.register_dumper(int, Int8BinaryDumper)
+        register_arrays(made.adapters)
         try:
             made.execute(self._settings.encode())
             if self._check_connection is not None:
@@ -197,6 +207,7 @@ class PostgresDatabase:
         """Return the connection, made anew if it broke."""
         if self._connection.closed or self._connection.broken:
             self._columns.clear()
+            self._upserts.clear()
             self._connection = self._connect()
         return self._connection
 
@@ -211,6 +222,13 @@ class PostgresDatabase:
         """Run a query and return all its rows."""
         found: list[Row] = self._retry(lambda: self._open_cursor(sql, values).fetchall())
         return found
+
+    def rows_of_each(self, sql: str, values: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a query for each of some rows of values; return the rows of all together."""
+        if not values:
+            return []
+        types = ["bigint" if isinstance(one, int) else "text" for one in values[0]]
+        return self.rows(query_of_each(sql, len(types)), _arrays(types, values))
 
     def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows; the server keeps what was not asked for yet."""
@@ -246,10 +264,44 @@ class PostgresDatabase:
             return self._send(text, len(given)) if given else 0
         if plain := _PLAIN_INSERT.match(sql):
             return self._copy(plain[1], plain[2], given)
+        if (upsert := self._upsert(sql)) is not None:
+            return self._send_arrays(*upsert, given)
         self._send_deferred()
         with self.connection.cursor() as cursor:
             cursor.executemany(number_placeholders(sql), given)
             return cursor.rowcount
+
+    def _upsert(self, sql: str) -> tuple[str, tuple[str, ...], tuple[int, ...]] | None:
+        """Return an upsert's form for arrays, the types of its columns, and which are its key.
+
+        None for another statement, or one with a column whose arrays are not known here.
+        """
+        if sql not in self._upserts:
+            self._upserts[sql] = None
+            if (found := upsert_of_arrays(sql)) is not None:
+                names, types = self._types(found.table, ", ".join(found.columns))
+                key = tuple(names.split(", ").index(name) for name in found.keys)
+                if ARRAYS.issuperset(types):
+                    self._upserts[sql] = found.sql, types, key
+        return self._upserts[sql]
+
+    def _send_arrays(
+        self, sql: str, types: tuple[str, ...], key: tuple[int, ...], rows: list[Sequence[Any]]
+    ) -> int:
+        """Send an upsert's rows as an array a column: a row costs a small part of a statement.
+
+        A statement may not change a row twice: the second values of a key go into a second one.
+        """
+        rounds: list[list[Sequence[Any]]] = []
+        seen: dict[tuple[Any, ...], int] = {}
+        for row in rows:
+            keyed = tuple([row[at] for at in key])
+            before = seen.get(keyed, 0)
+            if before == len(rounds):
+                rounds.append([])
+            rounds[before].append(row)
+            seen[keyed] = before + 1
+        return sum(self._open_cursor(sql, _arrays(types, each)).rowcount for each in rounds)
 
     def _open_cursor(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         import psycopg
@@ -364,7 +416,8 @@ class PostgresDatabase:
         """Begin a group's transaction, alone among all writers of this fleet, on any host.
 
         The lock goes with the transaction, and with its session. Then `fleet_state` says what the
-        others did: (count of lease changes, live revision, stop epoch, head, number of workers).
+        others did: (count of lease changes, live revision, stop epoch, head, number of workers,
+        count of orders).
         """
         self._deferred, self._in_savepoint = [], False
         if self.begin_script:
@@ -444,6 +497,19 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _arrays(types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Return rows of values as an array a column. Raises psycopg.DataError."""
+    import psycopg
+
+    try:
+        return [
+            encode_array(type, column)
+            for type, column in zip(types, zip(*rows, strict=True), strict=True)
+        ]
+    except (ValueError, TypeError, struct.error) as error:
+        raise psycopg.DataError(str(error)) from error
 
 
 @contextmanager

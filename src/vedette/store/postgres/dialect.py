@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from operator import add
 from typing import Any
+
+from msgspec import Struct
+
+_UPSERT = re.compile(
+    r'(INSERT INTO ("?\w+"?)\(([\w,\s]+)\)) VALUES\([?,\s]+\)'
+    r"( ON CONFLICT\(([\w,\s]+)\) DO UPDATE .+)",
+    re.DOTALL,
+)
 
 
 @cache
@@ -48,3 +57,40 @@ def render_statements(sql: str, rows: Sequence[Sequence[Any]]) -> str:
     """Return an SQL statement as text, once for each row of values."""
     parts = sql.split("?")
     return ";".join(parts[0] + "".join(map(add, map(sql_literal, row), parts[1:])) for row in rows)
+
+
+class Upsert(Struct, frozen=True):
+    """An upsert of many rows at once, as an array a column; `keys` are those of its conflict."""
+
+    sql: str
+    table: str
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+def upsert_of_arrays(sql: str) -> Upsert | None:
+    """Return the form of an upsert that takes many rows; None for any other statement."""
+    found = _UPSERT.fullmatch(sql)
+    if found is None:
+        return None
+    insert, table, listed, then, keyed = found.groups()
+    columns = _names(listed)
+    arrays = ",".join("?" * len(columns))
+    return Upsert(f"{insert} SELECT * FROM unnest({arrays}){then}", table, columns, _names(keyed))
+
+
+def query_of_each(sql: str, values: int) -> str:
+    """Return a query of `values` values as one over as many arrays: its rows for each of theirs.
+
+    It must have a LIMIT: then the server asks its index for one after the other, however large or
+    small it takes the table to be.
+    """
+    first, *others = sql.split("?")
+    each = first + "".join(f"n.v{at}{part}" for at, part in enumerate(others))
+    names = ",".join(f"v{at}" for at in range(values))
+    arrays = ",".join("?" * values)
+    return f"SELECT q.* FROM unnest({arrays}) AS n({names}), LATERAL ({each}) q"
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in listed.split(","))

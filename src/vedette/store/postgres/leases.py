@@ -245,7 +245,7 @@ class Leases:
 
     def _read_fleet_state(self) -> None:
         """See what changed: leases, the live revision, stops, the head of the ledger."""
-        ((rev, policy_rev, stop_epoch, head, _),) = self._database.rows(SELECT_FLEET_STATE)
+        ((rev, policy_rev, stop_epoch, head, *_),) = self._database.rows(SELECT_FLEET_STATE)
         if (policy_rev, stop_epoch) != self.live_versions:
             self.live_versions, self._seen_at = (policy_rev, stop_epoch), self._now()
         if head != self._head:
@@ -298,7 +298,7 @@ class Leases:
         with self._exclusive_transaction():
             ((life,),) = self._database.rows("UPDATE leasing SET life=life+1 RETURNING life")
             self.life = int(life)
-            ((_, policy_rev, stop_epoch, _, _),) = self._database.rows(SELECT_FLEET_STATE)
+            ((_, policy_rev, stop_epoch, *_),) = self._database.rows(SELECT_FLEET_STATE)
             self.live_versions = self._acknowledged = (policy_rev, stop_epoch)
             self._free_shards(self.worker)
             self._database.execute(

@@ -66,6 +66,10 @@ class SqliteDatabase:
         if told is not None:
             raise told from error
 
+    def rows_of_each(self, sql: str, values: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a query for each of some rows of values; return the rows of all together."""
+        return [row for each in values for row in self.rows(sql, each)]
+
     def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
         before = self.connection.total_changes()
