@@ -373,7 +373,9 @@ class GroupWriter:
         self, items: list[CommitItem], one: Callable[[CommitItem], ItemResult]
     ) -> list[ItemResult]:
         """Write a group's items into the transaction that was begun, up to its COMMIT."""
-        self._hooks.on_begin([item.step for item in items if item.step is not None])
+        # Item by item each asks for itself, so that one that cannot be asked for fails alone.
+        ahead = items if one == self._run_item else ()
+        self._hooks.on_begin([item.step for item in ahead if item.step is not None])
         answers = [one(item) for item in items]
         if any(item.in_savepoint for item in items):
             self._hooks.on_order()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -95,8 +96,9 @@ class RunReader:
     def events_at(self, positions: Sequence[int]) -> dict[int, tuple[Event, int]]:
         events = {}
         for position, entry in self._entries.find_all(positions).items():
-            if (event := _event_of(entry)) is not None:
-                events[position] = event, len(entry.data or b"")
+            with suppress(ValueError, TypeError, AttributeError):  # who asks for it alone is told
+                if (event := _event_of(entry)) is not None:
+                    events[position] = event, len(entry.data or b"")
         return events
 
     def actions(self, run: str) -> list[ActionRow]:

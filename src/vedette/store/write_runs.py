@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from itertools import islice
+from typing import Any
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
@@ -23,9 +24,6 @@ from vedette.store.row_mapper import FIND_PRIOR, find_position
 from vedette.store.schema import in_list, tag
 from vedette.store.states import is_too_late
 from vedette.store.write_buffer import WriteBuffer
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 _CACHE_SIZE = 65_536
 _BATCH = 128
@@ -85,27 +83,38 @@ class StepWriter:
         self._unjudged.clear()
         self._buffer.totals.clear()
 
+    def _trim(self) -> None:
+        """Let go of what was learned first, where that is too much; only as a group begins.
+
+        What a group has moved and not written yet must not be read from the tables.
+        """
+        if not self._ledger.is_group_empty:
+            return
+        caches: tuple[dict[Any, Any], ...] = (self._step_counts, self._positions, self._unjudged)
+        for known in caches:
+            for key in list(islice(known, max(0, len(known) - _CACHE_SIZE))):
+                del known[key]
+
     def read_ahead(self, steps: Sequence[Step]) -> None:
         """Read at once what is not known of the runs and keys of a group's steps.
 
         For where a query costs more than its answer; each step asks for itself what is missing.
         """
+        self._trim()
         ask = self._database.rows_of_each
         runs = {(one.position, one.agent or "") for one in steps if one.position}
         for position, agent, count in ask(_STEP_COUNT, sorted(runs - self._step_counts.keys())):
-            _remember(self._step_counts, (position, agent), int(count))
+            self._step_counts[(position, agent)] = int(count)
         keys = {(one.agent or "", one.order[0]) for one in steps if one.order is not None}
         if unknown := sorted(keys - self._positions.keys()):
             found = {(agent, key): int(at) for agent, key, at in ask(_HEAD, unknown)}
-            for one in unknown:
-                _remember(self._positions, one, found.get(one, 0))
+            self._positions |= {one: found.get(one, 0) for one in unknown}
         idle = sorted(key for key in keys if not self._unjudged.get(key))
         waiting: dict[tuple[str, str], deque[int]] = {key: deque() for key in idle}
         after = [(*key, self._positions[key], _READ_AHEAD) for key in idle]
-        for agent, key, position in ask(_UNJUDGED, after):
+        for agent, key, position in sorted(ask(_UNJUDGED, after)):
             waiting[(agent, key)].append(int(position))
-        for one, positions in waiting.items():
-            _remember(self._unjudged, one, positions)
+        self._unjudged |= waiting
 
     # --- accept -----------------------------------------------------------------------------
 
@@ -118,6 +127,7 @@ class StepWriter:
         left.
         """
         at_us = self._now_us()
+        self._trim()
         # Each is a digest: made once.
         keys = ["" if isinstance(each, Refused) else each.event.key for each in arrivals]
         known = self._find_known([key for key in keys if key])
@@ -170,7 +180,7 @@ class StepWriter:
             buffer.runs.append(
                 (seq, agent, run.id, order_key, "ready", 0, 0, 0, seq, 0, 0, None, 0, 0)
             )
-            _remember(self._step_counts, (seq, agent), 0)
+            self._step_counts[(seq, agent)] = 0
             runs.append(run)
         return AcceptResult(key, False, tuple(runs))
 
@@ -192,6 +202,7 @@ class StepWriter:
     def commit(self, step: Step) -> CommitResult:
         """Write a step, or say why not. Raises ValueError for what has no canonical form."""
         at_us = self._now_us()
+        self._trim()
         position, before, successor = step.position, None, 0
         if step.run is not None:
             position = position or find_position(self._database, step.run)
@@ -297,7 +308,7 @@ class StepWriter:
         if head is None:
             rows = self._database.rows(_HEAD, (agent, key))
             head = int(rows[0][2]) if rows else 0
-            _remember(self._positions, (agent, key), head)
+            self._positions[(agent, key)] = head
         if head <= position:
             return head, 0
         # A later event of the key was observed without this one: it may still be made up for.
@@ -316,7 +327,7 @@ class StepWriter:
             known = deque(int(row[2]) for row in rows)
             if known and known[0] < position:
                 return False
-            _remember(self._unjudged, (agent, key), known)
+            self._unjudged[(agent, key)] = known
         return True
 
     def _move_run(
@@ -346,7 +357,7 @@ class StepWriter:
                 wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
             )
         )  # fmt: skip
-        _remember(self._step_counts, (position, agent), step.expected_steps + 1)
+        self._step_counts[(position, agent)] = step.expected_steps + 1
 
     def _write_actions(self, step: Step, position: int, first: int, at_us: int) -> None:
         buffer = self._buffer
@@ -362,10 +373,3 @@ class StepWriter:
         if step.checkpoint is not None:
             key, at, blob = step.checkpoint
             buffer.states[(step.agent or "", key)] = (at, blob)
-
-
-def _remember(known: dict[K, V], key: K, value: V) -> None:
-    """Keep what is known of a run or key; the oldest is let go of where that is too much."""
-    known[key] = value
-    if len(known) > _CACHE_SIZE:
-        known.pop(next(iter(known)))

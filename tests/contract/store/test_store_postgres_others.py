@@ -15,11 +15,12 @@ from tests.pg import server
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
-from vedette.domain.run import ActionRow, CommitStatus, Run
+from vedette.domain.run import ActionRow, CommitStatus, Run, Step
 from vedette.ledger.merkle import verifier_key
+from vedette.store import write_runs
 from vedette.store.postgres import PostgresReader, PostgresStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.schema import SHARDS, shard_of
@@ -214,13 +215,13 @@ def test_the_last_of_many_values_of_a_row_stands(url: str) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("value", ["half \ud800", "a\0b", 2**63, 1.5, object()])
+@pytest.mark.parametrize("value", ["half \ud800", "a\0b", b"bytes", 2**63, 1.5, object()])
 def test_what_an_array_cannot_hold_is_a_wrong_value(url: str, value: object) -> None:
     database = PostgresDatabase(url, name="test")
     database.execute_script("CREATE TABLE thing(id BIGINT PRIMARY KEY, word TEXT)")
     put = "INSERT INTO thing(id,word) VALUES(?,?) ON CONFLICT(id) DO UPDATE SET word=excluded.word"
     rows = [(at, "fine") for at in range(9)]
-    rows.append((10, value) if isinstance(value, str) else (value, "fine"))  # type: ignore[arg-type]
+    rows.append((10, value) if isinstance(value, str | bytes) else (value, "fine"))  # type: ignore[arg-type]
     with pytest.raises(database.value_errors), database.connection.transaction():
         database.execute_many(put, rows)
     database.close()
@@ -253,6 +254,73 @@ async def test_others_steps_leave_what_is_known_and_their_orders_do_not(worker: 
     await approve(two, run, row)
     await accept_events(one, event(601, subject="mine"))
     assert (run.position, run.agent) not in known
+
+
+async def refused_order(store: PostgresStore) -> None:
+    draft = Draft("hold.approved", {}, body=Body(canonical_json({"reason": "it is right"})))
+    with pytest.raises(BadCommand):
+        await store.commands.transition_hold(
+            "act_none", "approved", draft, approver="person:dee", until_us=2**50
+        )
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_answer_beside_refused_orders_is_seen(worker: Opener, together: bool) -> None:
+    """The count of orders never says again what it said before."""
+    one, two, (run, *_) = await two_sharing(worker)
+    row = await waiting(one, run)
+    await refused_order(two)
+    if not together:
+        await two.commands.set_meta("x", "1")
+    await accept_events(one, event(600, subject="mine"))
+    if together:
+        await asyncio.gather(refused_order(two), approve(two, run, row))
+    else:
+        await refused_order(two)
+        await approve(two, run, row)
+    fresh = one.runs.run(run.id)
+    assert fresh is not None
+    made = step(
+        one, fresh, entry(fresh, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
+    )
+    assert (await one.steps.commit(made)).status is CommitStatus.COMMITTED
+
+
+def judged(store: PostgresStore, run: Run, key: str = "") -> Step:
+    return step(
+        store, run, entry(run, "turn.reasoned", turn=1), state="done", turn=1, observed=True,
+        order=(key or run.key, -1, run.position),
+    )  # fmt: skip
+
+
+async def test_a_key_that_is_busy_among_many_is_not_lost(
+    worker: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a group needs to know is not let go of within it, however many keys there are."""
+    monkeypatch.setattr(write_runs, "_CACHE_SIZE", 4)
+    store = worker("one")
+    for n in range(12):
+        runs = await accept_events(
+            store, event(2 * n, subject="busy"), event(2 * n + 1, subject=f"new{n}")
+        )
+        steps = [judged(store, run) for run in runs]
+        answers = await asyncio.gather(*map(store.steps.send, steps))
+        assert [answer.status for answer in answers] == [CommitStatus.COMMITTED] * 2
+    assert store.parts.steps._step_counts.keys() >= {(runs[0].position, runs[0].agent)}
+    assert len(store.parts.steps._step_counts) < 10
+
+
+@pytest.mark.parametrize("key", ["a\0b", "half \ud800"])
+async def test_a_key_that_cannot_be_asked_for_fails_its_own_step_only(
+    worker: Opener, key: str
+) -> None:
+    store = worker("one")
+    runs = await accept_events(store, *(event(n, subject=f"k{n}") for n in range(3)))
+    steps = [judged(store, run, key if at == 1 else "") for at, run in enumerate(runs)]
+    answers = await asyncio.gather(*map(store.steps.send, steps), return_exceptions=True)
+    good = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert [answer.status for answer in good] == [CommitStatus.COMMITTED] * 2
+    assert isinstance(answers[1], store.parts.database.value_errors)
 
 
 # --- leases that were to go, and stay ----------------------------------------------------------

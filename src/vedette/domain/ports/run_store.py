@@ -86,7 +86,10 @@ class RunReader(Protocol):
         ...
 
     def events_at(self, positions: Sequence[int]) -> Mapping[int, tuple[Event, int]]:
-        """Return the events that entries accepted, and the bytes of each; none as `event` does."""
+        """Return the events that entries accepted, by position, and the bytes of each.
+
+        Those that `event_at` has not, or cannot read, are left out.
+        """
         ...
 
     def actions(self, run: str) -> list[ActionRow]:

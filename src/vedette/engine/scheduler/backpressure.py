@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -24,6 +25,8 @@ from vedette.engine.services import Services
 MIB = 1 << 20
 # How many runs of an agent are read at once, and how few it may have in memory before that.
 _LOAD = 256
+# How many events are read with one that is asked for.
+_EVENTS = 16
 # An agent that has finished nothing for so long is stuck.
 _STUCK_US = 2_000_000
 
@@ -160,8 +163,10 @@ class RunBuffer:
         self.memory = Quota(bounds.room, bounds.room_octets)
         self.credits = IntakeCredits(bounds.credits, bounds.credit_octets)
         self.loaded_runs: dict[str, LoadedRun] = {}
-        # Events just offered whose runs are read in the store's order (`load_offered`).
-        self._offered: dict[str, tuple[Event, int]] = {}
+        # Events just offered, by agent and run, whose runs are read in the store's order.
+        self._offered: dict[str, dict[str, tuple[Event, int]]] = {}
+        # Of the runs in memory, by agent and in their order, where the events lie that are not.
+        self._unread: dict[str, dict[str, int]] = {}
         # Agents with ready runs in the store that are not in memory, and where to read on.
         self.spilled_agents: set[str] = set()
         self._read_positions: dict[str, int] = {}
@@ -232,7 +237,7 @@ class RunBuffer:
         self.credits.assign_to_run(run.id, agent, octets)
         if self._services.store.cluster.is_shared:
             # Another worker may have accepted older ones of its key: the store has them in order.
-            self._offered[run.id] = event, octets
+            self._offered.setdefault(agent, {})[run.id] = event, octets
             self._mark_spilled(agent, run.position - 1)
             return
         if agent in self.spilled_agents or not self.memory.has_room(agent):
@@ -244,9 +249,10 @@ class RunBuffer:
 
     def load_offered(self) -> None:
         """Read the runs that were offered where the store has their order."""
-        if self._offered:
-            for agent in sorted(self.spilled_agents):
+        try:
+            for agent in sorted(self._offered):
                 self._try_load(agent)
+        finally:
             self._offered.clear()
 
     def load_changes(self) -> None:
@@ -293,6 +299,8 @@ class RunBuffer:
         if run.id not in self.loaded_runs and not self._defer(run):
             self.loaded_runs[run.id] = LoadedRun(run.agent, event, octets)
             self.memory.add(run.agent, octets)
+            if event is None:
+                self._unread.setdefault(run.agent, {})[run.id] = run.position
             self._enqueue(run)
 
     # --- in: what the store has waiting -----------------------------------------------------
@@ -337,26 +345,13 @@ class RunBuffer:
             runs = store.schedule.ready_runs(self._read_positions.get(agent, 0), limit, agent)
             if store.cluster.lease_rev != self._lease_rev:
                 return  # of keys that came meanwhile the older ones are not here: `start` reads all
-            events = self._read_events(runs)
+            offered = self._offered.get(agent, {})
             for run in runs:
                 self._read_positions[agent] = run.position
                 self.credits.add_loaded(run.id, agent)
-                # One that finds no room by now is read when its turn comes.
-                has_room = self.memory.has_room(agent)
-                self._add(run, *(events.get(run.id, (None, 0)) if has_room else (None, 0)))
+                self._add(run, *offered.get(run.id, (None, 0)))
             if len(runs) < limit:
                 self.spilled_agents.discard(agent)
-
-    def _read_events(self, runs: Sequence[Run]) -> dict[str, tuple[Event, int]]:
-        """Return the events of runs that are not in memory, and their bytes: a segment has many."""
-        new = [run for run in runs if run.id not in self.loaded_runs]
-        missing = [run.position for run in new if run.id not in self._offered]
-        try:
-            found = self._services.store.runs.events_at(missing)
-        except DamagedSegment:
-            found = {}  # who handles a run says so of that run
-        events = {run.id: found[run.position] for run in new if run.position in found}
-        return events | {run.id: self._offered[run.id] for run in new if run.id in self._offered}
 
     def _try_load(self, agent: str) -> None:
         """Load; if the store does not answer the agent stays behind, and it is done later."""
@@ -389,11 +384,38 @@ class RunBuffer:
             self._add(run, None, 0)
         return len(runs) == limit
 
+    def event_of(self, run: Run) -> Event | None:
+        """Return the event of a run in memory, read now if it did not come with it.
+
+        A segment holds the events of many: those of the agent's next runs are read with it, while
+        there is room. None for one that cannot be read: who handles the run says why.
+        """
+        unread = self._unread.get(run.agent, {})
+        if run.id in unread:
+            self._read_events(run.agent, [run.id, *islice(unread, _EVENTS)])
+        return self.loaded_runs[run.id].event
+
+    def _read_events(self, agent: str, runs: Sequence[str]) -> None:
+        unread = self._unread[agent]
+        places = {unread[run]: run for run in runs}
+        try:
+            found = self._services.store.runs.events_at(list(places))
+        except DamagedSegment:
+            found = {}
+        for at, run in places.items():
+            if at not in found or not (run == runs[0] or self.memory.has_room(agent)):
+                continue
+            event, octets = found[at]
+            del unread[run]
+            self.loaded_runs[run] = LoadedRun(agent, event, octets)
+            self.memory.add(agent, octets, 0)
+
     # --- out --------------------------------------------------------------------------------
 
     def unload(self, run: Run) -> None:
         """Drop a run from memory; one that is not done is read again with its key (`load_key`)."""
         held = self.loaded_runs.pop(run.id)
+        self._unread.get(held.agent, {}).pop(run.id, None)
         self.memory.add(held.agent, -held.octets, -1)
 
     def release_run(self, run: Run) -> None:

@@ -26,7 +26,6 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from vedette.domain.base.errors import Permanent, StoreFailed
-from vedette.domain.event import Event
 from vedette.domain.run import Lease, Run, Step
 from vedette.engine.handle import handle, run_to_completion
 from vedette.engine.run_context import RunContext
@@ -415,8 +414,7 @@ class Dispatcher:
         lane.in_progress += 1
         lane.unsent_run = run.id
         on_sent = partial(self._on_sent, key, lane, run)
-        event = self.buffer.loaded_runs[run.id].event
-        work = self._run_first_turn(lease, event, on_sent)
+        work = self._run_first_turn(lease, on_sent)
         result = await self._failure_policy.apply(run, work)
         lane.in_progress -= 1
         lane.unsent_run = None if lane.unsent_run == run.id else lane.unsent_run
@@ -440,7 +438,7 @@ class Dispatcher:
             self._advance_lane(key, lane)
 
     async def _run_first_turn(
-        self, lease: Lease, event: Event | None, on_sent: Callable[[], None]
+        self, lease: Lease, on_sent: Callable[[], None]
     ) -> RunContext | int | None:
         """Handle a run; one that was in hand when the process before this one died is charged."""
         run = lease.run
@@ -449,7 +447,7 @@ class Dispatcher:
             if run.attempts + 1 >= ATTEMPTS:
                 raise Permanent(f"the process died {ATTEMPTS} times with this event in hand")
             await self._charge_attempt(lease)
-        return await handle(self._services, lease, event, on_sent)
+        return await handle(self._services, lease, self.buffer.event_of(run), on_sent)
 
     async def _charge_attempt(self, lease: Lease) -> None:
         run = lease.run

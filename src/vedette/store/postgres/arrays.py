@@ -22,6 +22,8 @@ def _number(value: int) -> bytes:
 
 
 def _text(value: str) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} is no text")
     data = value.encode()
     if b"\0" in data:
         raise ValueError("text holds NUL")
@@ -29,6 +31,8 @@ def _text(value: str) -> bytes:
 
 
 def _data(value: bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} is no bytes")
     return _LENGTH(len(value)) + value
 
 
@@ -36,24 +40,24 @@ class Array(bytes):
     """An array as the server reads it."""
 
 
-class Numbers(Array):
+class BigintArray(Array):
     """An array of bigint."""
 
 
-class Texts(Array):
+class TextArray(Array):
     """An array of text."""
 
 
-class Datas(Array):
+class ByteaArray(Array):
     """An array of bytea."""
 
 
 # By the type of the column: its class, the oids of an element and of the array (pg_type), and how
 # a value is written.
 _TYPES: dict[str, tuple[type[Array], int, int, Callable[[Any], bytes]]] = {
-    "bigint": (Numbers, 20, 1016, _number),
-    "text": (Texts, 25, 1009, _text),
-    "bytea": (Datas, 17, 1001, _data),
+    "bigint": (BigintArray, 20, 1016, _number),
+    "text": (TextArray, 25, 1009, _text),
+    "bytea": (ByteaArray, 17, 1001, _data),
 }
 # The types of columns of which there are arrays.
 ARRAYS = frozenset(_TYPES)

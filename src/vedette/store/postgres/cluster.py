@@ -84,9 +84,11 @@ class WorkerHooks(CommitHooks):
         self._parts.steps.read_ahead(steps)
 
     def on_order(self) -> None:
-        """Let the other workers forget what they know of runs; ours is right."""
-        self._known_orders += 1
-        write_meta(self._database, ORDERS, self._known_orders)
+        """Let the other workers forget what they know of runs; ours is right, or forgotten."""
+        *_, orders = self._database.fleet_state
+        write_meta(self._database, ORDERS, orders + 1)
+        if self._known_orders == orders:
+            self._known_orders = orders + 1
 
     def on_publish(self) -> None:
         """Tell the other workers."""

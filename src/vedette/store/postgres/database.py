@@ -1,8 +1,9 @@
 """One PostgreSQL connection behind `vedette.store.dialect.Database`.
 
 The shared SQL is written with `?`; here it gets the server's `$1`. Plain inserts of many rows go
-by COPY, other statements of many rows through libpq's pipeline, so that a group is few round
-trips. A connection that broke is made anew the next time it is needed outside of a transaction.
+by COPY, upserts of many rows as an array a column, other statements of many rows through libpq's
+pipeline, so that a group is few round trips and few statements. A connection that broke is made
+anew the next time it is needed outside of a transaction.
 """
 
 from __future__ import annotations
