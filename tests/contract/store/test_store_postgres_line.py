@@ -236,7 +236,7 @@ async def test_without_the_barrier_older_calls_do_start(
     monkeypatch.setattr(LeasedCluster, "wait_for_barrier", at_once)
     monkeypatch.setattr(LeasedCluster, "is_lease_valid", lambda cluster, epoch: True)
     monkeypatch.setattr(LeasedCluster, "is_current", True)  # so that nobody follows
-    slowly(world, 0.2)
+    slowly(world, 0.5)
     await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(600)))
     await wait_until(lambda: len(world.calls) > 20, 60)
     await deny_sending(one, tmp_path / "denying")
