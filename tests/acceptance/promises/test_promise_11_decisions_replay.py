@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tests.acceptance.promises.common import MIXED, approve
 from tests.store_parts import store_of
 
@@ -137,8 +138,14 @@ async def test_promise_11_a_decision_that_comes_out_otherwise_is_found_whatever_
         assert found.differed == found.decisions
 
 
-async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, world: World) -> None:
-    """Byte for byte, whether a rule reads it or not; and asked of the very action it decides."""
+@pytest.mark.parametrize("as_text", [True, False])
+async def test_promise_11_what_is_recorded_is_what_was_asked(
+    tmp_path: Path, world: World, as_text: bool
+) -> None:
+    """Byte for byte, whether a rule reads it or not; and asked of the very action it decides.
+
+    Of an engine that answers by a value, and of one that answers by its text.
+    """
     async with toy_fleet(tmp_path, world) as fleet:
         gateway = fleet.app.services.gateway
         requests: list[bytes] = []
@@ -151,7 +158,11 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
                 requests.append(question)
                 return engine.decide(question)
 
-        gateway.swap(Listening(), gateway.policy_rev)
+        class ListeningByText(Listening):
+            def decide_json(self, question: bytes) -> bytes:
+                return orjson.dumps(self.decide(question))
+
+        gateway.swap(ListeningByText() if as_text else Listening(), gateway.policy_rev)
         events = [job(f"a{n}", *MIXED) for n in range(4)]
         await fleet.send(*events)
         await fleet.wait_until_idle()
