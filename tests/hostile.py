@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 # PyDLL keeps Python's lock over a call: a child that a raw call makes while another thread has it
@@ -32,6 +33,20 @@ def call(number, *arguments):
     if done < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return done
+
+
+def child(number, *arguments):
+    """Make a child by a raw call and wait for it.
+
+    Nobody asks for Python's lock meanwhile: a child that is to give it up would wait for ever for
+    another thread to take it, and has none.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        joined(call(number, *arguments))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def joined(pid):
@@ -166,14 +181,14 @@ def fork_bomb(d):
         joined(os.fork())
 
 def fork_raw(d):
-    joined(call(57))
+    child(57)
 
 def fork_vfork_clone(d):
-    joined(call(56, int(signal.SIGCHLD), 0, 0, 0, 0))
+    child(56, int(signal.SIGCHLD), 0, 0, 0, 0)
 
 def fork_clone3(d):
     told = struct.pack("8Q", 0, 0, 0, 0, int(signal.SIGCHLD), 0, 0, 0)
-    joined(call(435, ctypes.create_string_buffer(told, 64), 64))
+    child(435, ctypes.create_string_buffer(told, 64), 64)
 
 def program(d):
     assert subprocess.run(["/bin/true"]).returncode == 0
