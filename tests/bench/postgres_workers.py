@@ -42,6 +42,7 @@ from vedette.domain.event import Event
 from vedette.domain.ports.run_store import Arrival
 from vedette.domain.run import ActionRow, CommitStatus, Run, Step
 from vedette.store.postgres import PostgresStore
+from vedette.store.postgres.shards import fair_share
 
 AGENT, UNIT = "gauge_keeper", "actions"
 BATCH = 64
@@ -139,10 +140,6 @@ class Writer:
         return found
 
 
-def _come(folder: Path, number: int) -> None:
-    (folder / f"{number}.ready").touch()
-
-
 def _are_here(folder: Path, workers: int) -> bool:
     """Say whether every worker has come."""
     return len(list(folder.glob("*.ready"))) == workers
@@ -150,7 +147,7 @@ def _are_here(folder: Path, workers: int) -> bool:
 
 async def _meet(folder: Path, number: int, workers: int) -> None:
     """Return once every worker is here."""
-    _come(folder, number)
+    (folder / f"{number}.ready").touch()
     while not _are_here(folder, workers):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
@@ -158,7 +155,7 @@ async def _meet(folder: Path, number: int, workers: int) -> None:
 async def _find_keys(store: Any, workers: int, number: int) -> list[str]:
     """Return keys that this worker has, once each worker has its share."""
     leases = store.cluster.leases
-    while len(leases.epochs) > -(-64 // workers) or len(leases.peers) + 1 < workers:  # noqa: ASYNC110
+    while len(leases.epochs) > fair_share(workers) or len(leases.peers) + 1 < workers:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     names = (f"gauge-{at}" for at in count())
     return list(islice((name for name in names if leases.epoch(AGENT, name)), number))

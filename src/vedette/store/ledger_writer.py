@@ -128,11 +128,6 @@ class LedgerWriter:
         """Return the seq of the last entry that has a place (committed or about to be)."""
         return self._next - 1
 
-    @property
-    def is_group_empty(self) -> bool:
-        """Say whether the group has no entry yet."""
-        return not self._leaves
-
     def mark(self) -> tuple[int, int, int, int]:
         """Return a mark to go back to."""
         return self._next, len(self._entries), len(self._rare), len(self._leaves)

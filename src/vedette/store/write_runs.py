@@ -84,11 +84,11 @@ class StepWriter:
         self._buffer.totals.clear()
 
     def _trim(self) -> None:
-        """Let go of what was learned first, where that is too much; only as a group begins.
+        """Let go of what was learned first, where that is too much.
 
-        What a group has moved and not written yet must not be read from the tables.
+        Not while the group has runs or moves that are not written yet: the tables lack them.
         """
-        if not self._ledger.is_group_empty:
+        if self._buffer.runs or self._buffer.steps:
             return
         caches: tuple[dict[Any, Any], ...] = (self._step_counts, self._positions, self._unjudged)
         for known in caches:
@@ -100,7 +100,6 @@ class StepWriter:
 
         For where a query costs more than its answer; each step asks for itself what is missing.
         """
-        self._trim()
         ask = self._database.rows_of_each
         runs = {(one.position, one.agent or "") for one in steps if one.position}
         for position, agent, count in ask(_STEP_COUNT, sorted(runs - self._step_counts.keys())):

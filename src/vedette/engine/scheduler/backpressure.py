@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -392,20 +392,22 @@ class RunBuffer:
         """
         unread = self._unread.get(run.agent, {})
         if run.id in unread:
-            self._read_events(run.agent, [run.id, *islice(unread, _EVENTS)])
+            more = _EVENTS if self.memory.has_room(run.agent) else 0
+            wanted = {run.id: run.position, **dict(islice(unread.items(), more))}
+            self._read_events(run, wanted)
         return self.loaded_runs[run.id].event
 
-    def _read_events(self, agent: str, runs: Sequence[str]) -> None:
-        unread = self._unread[agent]
-        places = {unread[run]: run for run in runs}
+    def _read_events(self, first: Run, wanted: Mapping[str, int]) -> None:
+        """Read the events of an agent's runs, by where they lie: each is asked for once here."""
+        agent, unread = first.agent, self._unread[first.agent]
         try:
-            found = self._services.store.runs.events_at(list(places))
+            found = self._services.store.runs.events_at(list(wanted.values()))
         except DamagedSegment:
             found = {}
-        for at, run in places.items():
-            if at not in found or not (run == runs[0] or self.memory.has_room(agent)):
+        for run, position in wanted.items():
+            event, octets = found.get(position, (None, 0))
+            if event is not None and run != first.id and not self.memory.has_room(agent):
                 continue
-            event, octets = found[at]
             del unread[run]
             self.loaded_runs[run] = LoadedRun(agent, event, octets)
             self.memory.add(agent, octets, 0)

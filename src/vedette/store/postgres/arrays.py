@@ -25,8 +25,6 @@ def _text(value: str) -> bytes:
     if not isinstance(value, str):
         raise TypeError(f"a {type(value).__name__} is no text")
     data = value.encode()
-    if b"\0" in data:
-        raise ValueError("text holds NUL")
     return _LENGTH(len(data)) + data
 
 

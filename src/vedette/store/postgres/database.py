@@ -21,6 +21,7 @@ from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavaila
 from vedette.store.dialect import Row
 from vedette.store.postgres.arrays import ARRAYS, encode_array, register_arrays
 from vedette.store.postgres.dialect import (
+    Upsert,
     number_placeholders,
     query_of_each,
     render_statements,
@@ -149,7 +150,6 @@ class PostgresDatabase:
         self._patience_s, self._answer_timeout_s = patience_s, answer_timeout_s
         self._unavailable_since_s = self._retry_at_s = self._connected_s = 0.0
         self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._upserts: dict[str, tuple[str, tuple[str, ...], tuple[int, ...]] | None] = {}
         self._key = 0
         self._deferred: list[str] = []
         self._in_savepoint = False
@@ -208,7 +208,6 @@ class PostgresDatabase:
         """Return the connection, made anew if it broke."""
         if self._connection.closed or self._connection.broken:
             self._columns.clear()
-            self._upserts.clear()
             self._connection = self._connect()
         return self._connection
 
@@ -265,30 +264,16 @@ class PostgresDatabase:
             return self._send(text, len(given)) if given else 0
         if plain := _PLAIN_INSERT.match(sql):
             return self._copy(plain[1], plain[2], given)
-        if (upsert := self._upsert(sql)) is not None:
-            return self._send_arrays(*upsert, given)
+        if upsert := upsert_of_arrays(sql):
+            _, types = self._types(upsert.table, upsert.columns)
+            if ARRAYS.issuperset(types):
+                return self._send_arrays(upsert, types, given)
         self._send_deferred()
         with self.connection.cursor() as cursor:
             cursor.executemany(number_placeholders(sql), given)
             return cursor.rowcount
 
-    def _upsert(self, sql: str) -> tuple[str, tuple[str, ...], tuple[int, ...]] | None:
-        """Return an upsert's form for arrays, the types of its columns, and which are its key.
-
-        None for another statement, or one with a column whose arrays are not known here.
-        """
-        if sql not in self._upserts:
-            self._upserts[sql] = None
-            if (found := upsert_of_arrays(sql)) is not None:
-                names, types = self._types(found.table, ", ".join(found.columns))
-                key = tuple(names.split(", ").index(name) for name in found.keys)
-                if ARRAYS.issuperset(types):
-                    self._upserts[sql] = found.sql, types, key
-        return self._upserts[sql]
-
-    def _send_arrays(
-        self, sql: str, types: tuple[str, ...], key: tuple[int, ...], rows: list[Sequence[Any]]
-    ) -> int:
+    def _send_arrays(self, upsert: Upsert, types: Sequence[str], rows: list[Sequence[Any]]) -> int:
         """Send an upsert's rows as an array a column: a row costs a small part of a statement.
 
         A statement may not change a row twice: the second values of a key go into a second one.
@@ -296,13 +281,14 @@ class PostgresDatabase:
         rounds: list[list[Sequence[Any]]] = []
         seen: dict[tuple[Any, ...], int] = {}
         for row in rows:
-            keyed = tuple([row[at] for at in key])
+            keyed = tuple([row[at] for at in upsert.key])
             before = seen.get(keyed, 0)
             if before == len(rounds):
                 rounds.append([])
             rounds[before].append(row)
             seen[keyed] = before + 1
-        return sum(self._open_cursor(sql, _arrays(types, each)).rowcount for each in rounds)
+        arrays = [_arrays(types, each) for each in rounds]
+        return sum(self._open_cursor(upsert.sql, values).rowcount for values in arrays)
 
     def _open_cursor(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         import psycopg

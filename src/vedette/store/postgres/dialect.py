@@ -60,14 +60,18 @@ def render_statements(sql: str, rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Upsert(Struct, frozen=True):
-    """An upsert of many rows at once, as an array a column; `keys` are those of its conflict."""
+    """An upsert of many rows at once, as an array for each of `columns`.
+
+    `key` says which of the columns its rows are known by.
+    """
 
     sql: str
     table: str
-    columns: tuple[str, ...]
-    keys: tuple[str, ...]
+    columns: str
+    key: tuple[int, ...]
 
 
+@cache
 def upsert_of_arrays(sql: str) -> Upsert | None:
     """Return the form of an upsert that takes many rows; None for any other statement."""
     found = _UPSERT.fullmatch(sql)
@@ -76,7 +80,8 @@ def upsert_of_arrays(sql: str) -> Upsert | None:
     insert, table, listed, then, keyed = found.groups()
     columns = _names(listed)
     arrays = ",".join("?" * len(columns))
-    return Upsert(f"{insert} SELECT * FROM unnest({arrays}){then}", table, columns, _names(keyed))
+    key = tuple(columns.index(name) for name in _names(keyed))
+    return Upsert(f"{insert} SELECT * FROM unnest({arrays}){then}", table, listed, key)
 
 
 def query_of_each(sql: str, values: int) -> str:
@@ -92,5 +97,5 @@ def query_of_each(sql: str, values: int) -> str:
     return f"SELECT q.* FROM unnest({arrays}) AS n({names}), LATERAL ({each}) q"
 
 
-def _names(listed: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in listed.split(","))
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",")]
