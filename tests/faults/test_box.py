@@ -154,14 +154,17 @@ class Decoys:
 
     def digest(self) -> dict[str, str]:
         """Return what stands in every file that an agent's code has no business with."""
-        kept = (self.state, self.policies, self.tmp, self.folder / "agents", self.minds)
-        files = (file for place in kept for file in place.rglob("*") if file.is_file())
         own = ("workers.lock", *(f"worker.{kind}." for kind in KINDS))
-        return {
-            str(file): f"{sha256(file.read_bytes()).hexdigest()} {file.stat().st_mode:o}"
-            for file in files
-            if not any(part.startswith(own) for part in file.parts)
-        }
+        found: dict[str, str] = {}
+        for kept in (self.state, self.policies, self.tmp, self.folder / "agents", self.minds):
+            for folder, inner, names in os.walk(kept):
+                # A worker's own folder is not looked into: its pool removes it at any moment.
+                inner[:] = [name for name in inner if not name.startswith(own)]
+                for file in (Path(folder, name) for name in names if not name.startswith(own)):
+                    if file.is_file():
+                        content = sha256(file.read_bytes()).hexdigest()
+                        found[str(file)] = f"{content} {file.stat().st_mode:o}"
+        return found
 
     def heard(self) -> list[str]:
         """Return which sockets somebody spoke to."""
