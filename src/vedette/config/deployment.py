@@ -15,6 +15,15 @@ from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.urls import is_loopback
 
+# OpenTelemetry's variables, as its "Environment Variable Specification" names them.
+_DISABLED = "OTEL_SDK_DISABLED"
+_EXPORTER = "OTEL_TRACES_EXPORTER"
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_SAMPLER = "OTEL_TRACES_SAMPLER"
+_SAMPLER_ARG = "OTEL_TRACES_SAMPLER_ARG"
+# The share of events that each traces; None is that of the argument. An event is its trace's root.
+_SAMPLERS = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
+
 
 class PolicyPlan(Struct, frozen=True):
     """[policy]: which engine decides (auto, embedded, opa, wasm); where signed bundles are put."""
@@ -68,12 +77,16 @@ class GatewayPlan(Struct, frozen=True):
 
 
 class TelemetryPlan(Struct, frozen=True):
-    """[telemetry]: traces (none, otlp) and logs (none, text, json)."""
+    """[telemetry]: traces (none, otlp) and logs (none, text, json), from a level on.
+
+    Without an `endpoint` the exporter takes that of OpenTelemetry's variables.
+    """
 
     traces: str = "none"
     endpoint: str | None = None
     sample: float = 1.0
     logs: str = "none"
+    level: str = "info"
 
 
 class AuditPlan(Struct, frozen=True):
@@ -95,7 +108,9 @@ class Deployment(Struct, frozen=True):
     audit: AuditPlan = AuditPlan()
 
 
-def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
+def build_deployment(
+    shape: Any, path: Callable[[str], Path], environ: Mapping[str, str]
+) -> Deployment:
     """Return what vedette.toml's deployment tables come to. `path` resolves a relative one."""
     policy, tokens, people = shape.policy, shape.tokens, shape.people
     gateway, telemetry, audit = shape.gateway, shape.telemetry, shape.audit
@@ -126,12 +141,53 @@ def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
             duration_us(people.max_token_life),
         ),
         GatewayPlan((host.strip("[]"), int(port)) if host else None, tuple(gateway.agents)),
-        TelemetryPlan(telemetry.traces, telemetry.endpoint, telemetry.sample, telemetry.logs),
+        _telemetry_plan(telemetry, environ),
         AuditPlan(audit.project, audit.dataset, duration_us(audit.every)),
     )  # fmt: skip
 
 
-def deployment_problems(shape: Any, document: Document) -> list[Problem]:
+def _telemetry_plan(telemetry: Any, environ: Mapping[str, str]) -> TelemetryPlan:
+    """Return what [telemetry] comes to where OpenTelemetry's own variables have the last word.
+
+    `_otel_problems` checked them. What concerns a request alone (headers, certificate, compression,
+    timeout) the exporter reads.
+    """
+    endpoint, sample = telemetry.endpoint, telemetry.sample
+    if any(environ.get(name) for name in _ENDPOINTS):
+        endpoint = None
+    if name := environ.get(_SAMPLER):
+        share = _SAMPLERS[name.removeprefix("parentbased_")]
+        sample = float(environ.get(_SAMPLER_ARG) or 1) if share is None else share
+    traces = environ.get(_EXPORTER) or telemetry.traces
+    if environ.get(_DISABLED, "").lower() == "true":
+        traces = "none"
+    return TelemetryPlan(traces, endpoint, sample, telemetry.logs, telemetry.level)
+
+
+def _otel_problems(environ: Mapping[str, str]) -> list[Problem]:
+    """Return what OpenTelemetry's variables say that is not done here."""
+    found = []
+    if environ.get(_EXPORTER) not in (None, "", "otlp", "none"):
+        what = f"{environ[_EXPORTER]!r} is no exporter that is known here"
+        found.append(Problem("environment", 0, _EXPORTER, what, "write otlp or none"))
+    name = environ.get(_SAMPLER) or "always_on"
+    if name.removeprefix("parentbased_") not in _SAMPLERS:
+        what, mend = f"{name!r} is no sampler that is known here", f"write {', '.join(_SAMPLERS)}"
+        found.append(Problem("environment", 0, _SAMPLER, what, mend))
+    elif environ.get(_SAMPLER_ARG):
+        try:
+            share = float(environ[_SAMPLER_ARG])
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            what = f"{environ[_SAMPLER_ARG]!r} is no share"
+            found.append(Problem("environment", 0, _SAMPLER_ARG, what, "write 0 to 1"))
+    return found
+
+
+def deployment_problems(
+    shape: Any, document: Document, environ: Mapping[str, str]
+) -> list[Problem]:
     """Return what is wrong with vedette.toml's deployment tables beyond their shape."""
     found: list[Problem] = []
 
@@ -147,8 +203,12 @@ def deployment_problems(shape: Any, document: Document) -> list[Problem]:
     found += policy_problems(shape.policy, document)
     if (shape.audit.project is None) != (shape.audit.dataset is None):
         add(("audit",), "needs both project and dataset", "give both, or leave the table out")
-    if shape.telemetry.traces == "otlp" and not shape.telemetry.endpoint:
-        add(("telemetry",), "traces need a collector", "add endpoint")
+    found += (otel := _otel_problems(environ))
+    if not otel:
+        plan = _telemetry_plan(shape.telemetry, environ)
+        named = plan.endpoint or any(environ.get(name) for name in _ENDPOINTS)
+        if plan.traces == "otlp" and not named:
+            add(("telemetry",), "traces need a collector", "add endpoint")
     return found
 
 

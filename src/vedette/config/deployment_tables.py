@@ -93,6 +93,9 @@ class TelemetryFile(SettingsTable):
     endpoint: str | None = Field(default=None, description="the collector, over HTTP")
     sample: Number = Field(default=1.0, ge=0, le=1, description="the share of events traced")
     logs: Literal["none", "text", "json"] = "none"
+    level: Literal["info", "warning", "error"] = Field(
+        default="info", description="the least severe log line that is written"
+    )
 
 
 class AuditFile(SettingsTable):

@@ -255,7 +255,10 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         if not _HOST.match(host):
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
             problems.append(document.problem(("serve", "hosts", index), what, mend))
-    problems += [*deployment_problems(shape, document), *notify_problems(shape, document, context)]
+    problems += [
+        *deployment_problems(shape, document, os.environ),
+        *notify_problems(shape, document, context),
+    ]
     for index, source in enumerate(shape.sources):
         for inside, what, mend in plugins(SOURCES).problems(source.kind, source, context):
             problems.append(document.problem(("sources", index, *inside), what, mend))
@@ -334,7 +337,7 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             shape.isolation.box == "kernel",
             shape.isolation.require,
         ),
-        deployment=build_deployment(shape, path),
+        deployment=build_deployment(shape, path, os.environ),
         notify=notify_plan(shape, context),
         secrecy=tuple(
             ReaderRule(one.source, one.type, frozenset(one.permitted_readers))

@@ -106,6 +106,55 @@ def test_the_environment_has_the_last_word(tmp_path: Path, monkeypatch: pytest.M
     assert settings.http == ("127.0.0.1", 8088)
 
 
+def test_opentelemetrys_variables_have_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = '[telemetry]\ntraces = "otlp"\nendpoint = "http://here:4318"\nsample = 0.5\n'
+    path = put(tmp_path, f'fleet = "harbour"\n{traced}')
+    plain = load_settings(path).deployment.telemetry
+    assert (plain.traces, plain.endpoint, plain.sample) == ("otlp", "http://here:4318", 0.5)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://there:4318")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
+    found = load_settings(path).deployment.telemetry
+    assert (found.traces, found.endpoint, found.sample) == ("otlp", None, 0.25)
+    for name, share in (("always_on", 1.0), ("always_off", 0.0), ("parentbased_always_on", 1.0)):
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
+        assert load_settings(path).deployment.telemetry.sample == share
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert load_settings(path).deployment.telemetry.traces == "none"
+    monkeypatch.delenv("OTEL_SDK_DISABLED")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    assert load_settings(path).deployment.telemetry.traces == "none"
+    # Alone they are enough: the file need not name a collector, nor ask for traces.
+    bare = put(tmp_path, 'fleet = "harbour"\n')
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    assert load_settings(bare).deployment.telemetry.traces == "otlp"
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    with pytest.raises(BadFleet, match="traces need a collector"):
+        load_settings(bare)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("OTEL_TRACES_EXPORTER", "console", "'console' is no exporter that is known here"),
+        ("OTEL_TRACES_SAMPLER", "jaeger_remote", "'jaeger_remote' is no sampler"),
+        ("OTEL_TRACES_SAMPLER_ARG", "half", "'half' is no share"),
+        ("OTEL_TRACES_SAMPLER_ARG", "nan", "'nan' is no share"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1.5", "'1.5' is no share"),
+    ],
+)
+def test_a_wrong_variable_of_opentelemetry_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, what: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadFleet) as refused:
+        load_settings(put(tmp_path, 'fleet = "harbour"\n'))
+    assert what in str(refused.value)
+    assert name in str(refused.value)
+
+
 def test_a_wrong_environment_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

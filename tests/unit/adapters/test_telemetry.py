@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import re
+import sys
 from pathlib import Path
 
-from vedette.adapters.telemetry.prometheus import METRICS
+from vedette import __version__
+from vedette.adapters.telemetry.prometheus import METRICS, PrometheusMetrics
 from vedette.domain.entry import KINDS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "telemetry.md"
@@ -51,3 +54,12 @@ def test_a_missing_row_a_wrong_label_and_an_invented_kind_are_found() -> None:
     assert metrics(text.replace(row, "")) != exposed()
     assert metrics(text.replace(row, row.replace("`outcome`", "`result`"))) != exposed()
     assert "run.invented" in kinds(text + "| `run.invented` | never | |\n")
+
+
+def test_a_scrape_says_what_runs_and_what_the_process_takes() -> None:
+    body = PrometheusMetrics().scrape()[0].decode()
+    labels = f'python="{platform.python_version()}",version="{__version__}"'
+    assert f"vedette_build_info{{{labels}}} 1.0" in body
+    if sys.platform == "linux":
+        found = re.findall(r"^process_resident_memory_bytes (\S+)$", body, re.MULTILINE)
+        assert float(found[0]) > 1_000_000

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
+
+from vedette import __version__
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -17,6 +20,7 @@ BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # name: (kind, help, labels). What is not listed here is a bug, not a new metric.
 METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "build_info": ("gauge", "1; the labels say what runs", ("version", "python")),
     "events": ("counter", "Deliveries by what became of them", ("outcome",)),
     "runs": ("counter", "Runs that ended", ("agent", "state")),
     "decisions": ("counter", "Decisions of the gateway", ("agent", "tool", "outcome", "rule")),
@@ -105,6 +109,7 @@ class PrometheusMetrics:
         self._series: Tally[str] = Tally()
         self._gauges: dict[tuple[str, Labels], float] = {}
         self._histograms: dict[tuple[str, Labels], _Histogram] = {}
+        self.gauge("build_info", 1, version=__version__, python=platform.python_version())
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         """Count `amount` under a name and its labels."""
@@ -148,9 +153,15 @@ class PrometheusMetrics:
 
     def scrape(self) -> tuple[bytes, str]:
         """Return what /metrics answers, and its content type."""
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        from prometheus_client import (
+            CONTENT_TYPE_LATEST,
+            CollectorRegistry,
+            ProcessCollector,
+            generate_latest,
+        )
 
         registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         registry.register(_Collector(self))
         return generate_latest(registry), CONTENT_TYPE_LATEST
 

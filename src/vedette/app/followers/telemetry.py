@@ -37,6 +37,7 @@ _REFUSALS = 3
 
 # What a log line leaves out of an entry: it is in its own place, or of use to proofs alone.
 _OMITTED_FIELDS = frozenset({"v", "body", "n", "seq", "at", "kind"})
+_SEVERITIES = ("INFO", "WARNING", "ERROR")
 _ERRORS = frozenset({"run.dead", "effect.unknown", "policy.refused"})
 _WARNINGS = frozenset(
     {"effect.failed", "action.refused", "budget.alerted", "stop.set", "event.refused"}
@@ -48,13 +49,13 @@ def telemetry_followers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any,
     """Return the followers that [telemetry] asks for, as (name, coroutine). Raises BadFleet."""
     plan = app.settings.deployment.telemetry
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
-    if plan.traces == "otlp" and plan.endpoint:
+    if plan.traces == "otlp":
         from vedette.adapters.telemetry.otel import OtlpExporter
 
         collector = OtlpExporter(plan.endpoint, app.services.fleet.name)
         found.append(("traces", _trace(app, collector.send, plan.sample)))
     if plan.logs != "none":
-        found.append(("logs", _log(app, plan.logs == "json", err)))
+        found.append(("logs", _log(app, plan.logs == "json", plan.level, err)))
     return found
 
 
@@ -220,14 +221,20 @@ def _run_spans(store: StoreReader, end: Mapping[str, Any]) -> list[Span]:
 # --- log lines -------------------------------------------------------------------------------
 
 
-async def _log(app: App, as_json: bool, err: TextIO) -> None:
+async def _log(app: App, as_json: bool, level: str, err: TextIO) -> None:
     """Write a line for each entry from now on. Entries hold no content and no secret."""
+    least = _SEVERITIES.index(level.upper())
     clock, at = app.services.clock, start_position(app)
     with RecordReader(app) as reader:
 
         def write() -> tuple[int, bool]:
             page = reader.store.ledger.entries_after(at, _PAGE)
-            err.write("".join(format_entry(orjson.loads(raw), as_json) for _, raw in page))
+            entries = (orjson.loads(raw) for _, raw in page)
+            err.writelines(
+                format_entry(entry, as_json)
+                for entry in entries
+                if _SEVERITIES.index(severity_of(entry["kind"])) >= least
+            )
             err.flush()
             return (page[-1][0] if page else at), len(page) == _PAGE
 
@@ -243,10 +250,15 @@ async def _log(app: App, as_json: bool, err: TextIO) -> None:
             await clock.sleep_until(clock.now_us() + (0 if more else _EVERY_US))
 
 
+def severity_of(kind: str) -> str:
+    """Return how severe an entry of a kind is in the words of log lines: one of _SEVERITIES."""
+    return "ERROR" if kind in _ERRORS else "WARNING" if kind in _WARNINGS else "INFO"
+
+
 def format_entry(entry: Mapping[str, Any], as_json: bool) -> str:
     """Return a follower's log line: JSON as Google Cloud Logging and others read it, or text."""
     kind = str(entry["kind"])
-    severity = "ERROR" if kind in _ERRORS else "WARNING" if kind in _WARNINGS else "INFO"
+    severity = severity_of(kind)
     fields = {name: value for name, value in entry.items() if name not in _OMITTED_FIELDS}
     seconds, micros = divmod(int(entry["at"]), 1_000_000)
     if as_json:

@@ -17,8 +17,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from vedette.adapters.telemetry.otel import OtlpExporter
 from vedette.app.followers import telemetry as tell
-from vedette.app.followers.telemetry import TRACES_KEY, TraceSender, format_entry, read_traces
-from vedette.config.deployment import TelemetryPlan
+from vedette.app.followers.telemetry import (
+    TRACES_KEY,
+    TraceSender,
+    format_entry,
+    read_traces,
+    telemetry_followers,
+)
+from vedette.config.deployment import Deployment, TelemetryPlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.interfaces.daemon import Daemon
@@ -38,6 +44,8 @@ class Collector(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Taker)
         self.spans: list[Any] = []
+        self.headers: dict[str, str] = {}
+        self.resource: dict[str, str] = {}
         self.refuse = False
 
     @property
@@ -55,7 +63,10 @@ class Taker(BaseHTTPRequestHandler):
             self.end_headers()
             return
         request = ExportTraceServiceRequest.FromString(raw)
+        self.server.headers = dict(self.headers.items())
         for resource in request.resource_spans:
+            given = resource.resource.attributes
+            self.server.resource = {one.key: one.value.string_value for one in given}
             for scope in resource.scope_spans:
                 self.server.spans += scope.spans
         self.send_response(200)
@@ -282,3 +293,42 @@ def test_a_log_line_is_one_line_of_json_or_text() -> None:
     }  # fmt: skip
     assert format_entry(entry, False) == "1.500000 ERROR run.dead seq=7 run=run_1\n"
     assert io.StringIO(line).readlines() == [line]
+
+
+def test_the_exporter_goes_by_opentelemetrys_variables(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=watch")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=night")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "harbour-fleet")
+    exporter = OtlpExporter(None, "toy")
+    try:
+        assert exporter.send([Span("1" * 32, "2" * 16, None, "event", "consumer", 1, 2)])
+    finally:
+        exporter.close()
+    assert [span.name for span in collector.spans] == ["event"]
+    assert collector.headers["x-team"] == "watch"
+    assert collector.resource == {
+        "service.name": "harbour-fleet", "service.namespace": "toy",
+        "deployment.environment": "night",
+    }  # fmt: skip
+
+
+async def test_log_lines_begin_at_their_level(fleet: FleetHarness) -> None:
+    await fleet.send(job("1", send_proposal(SECRET)))
+    await fleet.wait_until_idle()
+    fleet.app.settings = replace(
+        fleet.app.settings,
+        deployment=Deployment(telemetry=TelemetryPlan(logs="text", level="warning")),
+    )
+    err = io.StringIO()
+    ((name, follow),) = telemetry_followers(fleet.app, err)
+    task = asyncio.ensure_future(follow)
+    try:
+        await fleet.app.commands.stop(fleet.order("enough"), all=True)
+        await wait_until(lambda: "stop.set" in err.getvalue())
+    finally:
+        task.cancel()
+    assert name == "logs"
+    assert {line.split()[1] for line in err.getvalue().splitlines()} == {"WARNING"}

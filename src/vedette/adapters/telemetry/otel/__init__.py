@@ -6,23 +6,30 @@ the SDK's tracer, which gives both itself, is not used: its span type and the ex
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from vedette.domain.base.errors import BadFleet
 from vedette.ledger.history.trace import Span
 
+_TIMEOUTS = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
+
 
 class OtlpExporter:
     """One OpenTelemetry collector; `endpoint` is its base address or the whole path, as in OTLP.
 
+    Without one it is that of OTEL_EXPORTER_OTLP_ENDPOINT or …_TRACES_ENDPOINT. The exporter takes
+    headers, certificates and compression from its variables, and its timeout (2 s else);
+    OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say more of the resource, or something else.
+
     Raises BadFleet if the exporter is not installed.
     """
 
-    def __init__(self, endpoint: str, fleet: str, *, timeout_s: float = 2.0) -> None:
+    def __init__(self, endpoint: str | None, fleet: str, *, timeout_s: float = 2.0) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.resources import OTELResourceDetector, Resource
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError as error:
             raise BadFleet(
@@ -30,11 +37,11 @@ class OtlpExporter:
                 where="vedette.toml: [telemetry]",
                 mend="install vedette[otlp]",
             ) from error
-        url = endpoint.rstrip("/")
-        if not url.endswith("/v1/traces"):
-            url += "/v1/traces"
-        self._exporter = OTLPSpanExporter(endpoint=url, timeout=timeout_s)
-        self._resource = Resource({"service.name": "vedette", "service.namespace": fleet})
+        url = endpoint and endpoint.rstrip("/").removesuffix("/v1/traces") + "/v1/traces"
+        timeout = None if any(os.environ.get(name) for name in _TIMEOUTS) else timeout_s
+        self._exporter = OTLPSpanExporter(endpoint=url, timeout=timeout)
+        own = Resource({"service.name": "vedette", "service.namespace": fleet})
+        self._resource = own.merge(OTELResourceDetector().detect())
         self._scope = InstrumentationScope("vedette")
 
     def send(self, spans: Sequence[Span]) -> bool:
