@@ -66,7 +66,7 @@ class RunContext(Struct):
     `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
     whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
     recorded before this handler took it up. `subject` is what the bodies of its entries are found
-    by, beside its event.
+    by, beside its event. `told_readers` are those who may read all that its model was told.
     """
 
     services: Services
@@ -88,6 +88,7 @@ class RunContext(Struct):
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
+    told_readers: Readers = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -115,6 +116,9 @@ class RunContext(Struct):
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
+        for turn in turns:
+            if "readers" in turn:
+                self.told_readers = meet_labels(self.told_readers, frozenset(turn["readers"]))
         self._verify_outcomes()
 
     def _verify_outcomes(self) -> None:
@@ -205,8 +209,8 @@ class RunContext(Struct):
 
     # --- what the reasoner and the gateway are given ------------------------------------------
 
-    def build_briefing(self) -> Briefing:
-        """Return all that a reasoner sees of this run."""
+    def build_briefing(self, *, anew: bool = False) -> Briefing:
+        """Return all that a reasoner sees of this run; `anew` as a `Briefing` has it."""
         services, run, agent = self.services, self.run, self.agent
         if agent.collection:
             self.collection_row, self.collection_row_readers = unpack_row(
@@ -226,6 +230,7 @@ class RunContext(Struct):
             memories=self.memories,
             row=self.collection_row,
             turns=self.past_turns(),
+            anew=anew,
         )
 
     def past_turns(self) -> tuple[dict[str, Any], ...]:
@@ -239,9 +244,10 @@ class RunContext(Struct):
                 for row in self.actions
                 if row.turn == turn["turn"]
             ]
-            turns.append(
-                {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
-            )
+            past = {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
+            if "model" in turn:
+                past["model"] = turn["model"]
+            turns.append(past)
         return tuple(turns)
 
     def roots(self) -> Roots:
@@ -297,7 +303,17 @@ class RunContext(Struct):
                 readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(action.record)) if action.record else {}
             answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
-        return self.agent.label_run(self.event, self.memories, row_readers, answers)
+        labels = self.agent.label_run(self.event, self.memories, row_readers, answers)
+        if self.told_readers is None:
+            return labels
+        # A model goes on from what it was told, whatever became of that since.
+        run, places = (None, {}) if labels is None else (labels.run, labels.places)
+        return Labels(meet_labels(run, self.told_readers), places)
+
+    def narrow_readers(self) -> None:
+        """Count from here on who may read what a model was told in the turn that was recorded."""
+        if (labels := self.labels()) is not None:
+            self.told_readers = meet_labels(self.told_readers, labels.run)
 
     def build_decision_context(
         self, rows: Sequence[ActionRow], row: ActionRow, entries: Sequence[EntryRecord], now_us: int
