@@ -154,8 +154,8 @@ async def _take_turn(
             await settle_failure(services, context, error.use)
         raise
     context.final = judgement.final
-    if judgement.model_turn is not None:
-        context.narrow_readers()
+    if judgement.model_turn is not None and (labels := context.labels()) is not None:
+        context.told_readers = labels.run
     if step.candidates:
         propose_candidates(services, context, step)
     emit_metrics(services, context, step)
@@ -233,7 +233,9 @@ async def ask_reasoner(
 
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
-    briefing = context.build_briefing(anew=anew)
+    briefing = context.build_briefing()
+    if anew:
+        briefing = replace(briefing, anew=True)
     if context.event.is_undo:
         return undo_judgement(context.event)
     if services.run_journal is None:

@@ -116,9 +116,7 @@ class RunContext(Struct):
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
-        for turn in turns:
-            if "readers" in turn:
-                self.told_readers = meet_labels(self.told_readers, frozenset(turn["readers"]))
+        self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
         self._verify_outcomes()
 
     def _verify_outcomes(self) -> None:
@@ -209,8 +207,8 @@ class RunContext(Struct):
 
     # --- what the reasoner and the gateway are given ------------------------------------------
 
-    def build_briefing(self, *, anew: bool = False) -> Briefing:
-        """Return all that a reasoner sees of this run; `anew` as a `Briefing` has it."""
+    def build_briefing(self) -> Briefing:
+        """Return all that a reasoner sees of this run."""
         services, run, agent = self.services, self.run, self.agent
         if agent.collection:
             self.collection_row, self.collection_row_readers = unpack_row(
@@ -230,7 +228,6 @@ class RunContext(Struct):
             memories=self.memories,
             row=self.collection_row,
             turns=self.past_turns(),
-            anew=anew,
         )
 
     def past_turns(self) -> tuple[dict[str, Any], ...]:
@@ -244,10 +241,8 @@ class RunContext(Struct):
                 for row in self.actions
                 if row.turn == turn["turn"]
             ]
-            past = {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
-            if "model" in turn:
-                past["model"] = turn["model"]
-            turns.append(past)
+            told = {name: turn[name] for name in ("proposals", "label", "model") if name in turn}
+            turns.append({**told, "answers": answers})
         return tuple(turns)
 
     def roots(self) -> Roots:
@@ -303,17 +298,9 @@ class RunContext(Struct):
                 readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(action.record)) if action.record else {}
             answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
-        labels = self.agent.label_run(self.event, self.memories, row_readers, answers)
-        if self.told_readers is None:
-            return labels
         # A model goes on from what it was told, whatever became of that since.
-        run, places = (None, {}) if labels is None else (labels.run, labels.places)
-        return Labels(meet_labels(run, self.told_readers), places)
-
-    def narrow_readers(self) -> None:
-        """Count from here on who may read what a model was told in the turn that was recorded."""
-        if (labels := self.labels()) is not None:
-            self.told_readers = meet_labels(self.told_readers, labels.run)
+        answers["told"] = self.told_readers
+        return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
         self, rows: Sequence[ActionRow], row: ActionRow, entries: Sequence[EntryRecord], now_us: int
