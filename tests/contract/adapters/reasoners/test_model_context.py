@@ -330,6 +330,18 @@ async def test_a_run_that_writes_its_own_row_keeps_its_context(tmp_path: Path) -
         assert told == [{"/row": {"texts": ["seen"]}}, {"/row": {"texts": ["seen", "seen"]}}]
 
 
+async def test_a_long_run_keeps_within_its_budget(tmp_path: Path) -> None:
+    """What is said around the contents counts, too: no request is longer than may be asked."""
+    long = call("wire_send", to=DESK, text="w" * 2500)
+    replies = script(*[said(long)] * 14, DONE)
+    fleet, model = fleet_of(tmp_path, replies, max_turns=16)
+    async with fleet:
+        assert await send(fleet, job("1")) == "done"
+        opens = [fleet.body(e["seq"])["model"]["opens"] for e in fleet.entries("turn.reasoned")]
+        assert opens.count("window") in (1, 2)
+        assert len(model.asked) == 15
+
+
 _DROP = """tools:
   - {{name: note.drop, verb: drop, resource: note, args: {{key: string}},
      sinks: [], settles: transactional, function: drop_note}}
@@ -342,9 +354,9 @@ def drop_note(call, row):
 _GRANT = "    note.drop: {{verb: drop, resource: note, impact: low}}\n    note.add:"
 
 
-@pytest.mark.parametrize("secret", [True, False])
+@pytest.mark.parametrize(("secret", "is_read_again"), [(True, False), (True, True), (False, True)])
 async def test_what_a_model_was_told_stays_secret_when_it_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: bool, is_read_again: bool
 ) -> None:
     """The row is dropped in the first turn, with its label; the opening that had it stands."""
     monkeypatch.setattr(toy, "AGENT_YAML", toy.AGENT_YAML.replace("tools:\n", _DROP, 1))
@@ -352,14 +364,33 @@ async def test_what_a_model_was_told_stays_secret_when_it_is_gone(
     monkeypatch.setattr(toy, "GRANTS", toy.GRANTS.replace("    note.add:", _GRANT, 1))
     note = call("note_add", key="ref:/event/subject", text="known to few")
     drop = call("note_drop", key="ref:/event/subject")
-    replies = iter([said(note), DONE, said(drop), said(SEND), DONE])
-    fleet, model = fleet_of(tmp_path, lambda _: next(replies))
+    again = [said(SEND)] if is_read_again else []
+    replies = iter([said(note), DONE, said(drop), *again, said(SEND), DONE])
+    clock = ManualClock()
+    fleet, model = fleet_of(tmp_path, lambda _: next(replies), clock=clock)
     async with fleet:
+        lost: list[Step] = []
+
+        async def lossy(step: Step) -> Step | None:
+            if (
+                is_read_again
+                and not lost
+                and step.run == fleet.runs(event)[0].id
+                and step.turn == 2
+            ):
+                lost.append(step)
+                raise StoreFailed("the disk is full")
+            return None
+
         readers = frozenset({"@elsewhere.example"}) if secret else None
         await send(fleet, replace(job("1"), readers=readers))
         event = job("2")
+        intercept_commits(fleet, lossy)
         await fleet.send(event)
         await fleet.wait_until_idle()
+        clock.advance(10 * SECOND)
+        await fleet.wait_until_idle()
+        assert len(lost) == len(again)
         assert "known to few" in json_of(model.asked[2][0])
         sent = [row.decided for row in fleet.actions(event) if row.tool == "wire.send"]
         assert sent == ["deny" if secret else "permit"]
