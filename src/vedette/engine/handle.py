@@ -19,12 +19,13 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
+from vedette.domain.model_turn import ModelError, SignaturesRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.reauthorization import reauthorize
-from vedette.engine.reservation import reserve_budget
+from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
@@ -54,10 +55,8 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     if context.run.turn == 0:
-        if context.spends and not await reserve_budget(services, context):
-            return None
-        await run_turn(services, context, on_sent)
-        if context.run.state in ("done", "waiting"):
+        has_room = await run_turn(services, context, on_sent)
+        if not has_room or context.run.state in ("done", "waiting"):
             return None
     return context
 
@@ -73,9 +72,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
-            if context.spends and not await reserve_budget(services, context):
+            if not await run_turn(services, context):
                 return None
-            await run_turn(services, context)
         elif due := context.due_decisions(now):
             await reauthorize(services, context, due)
         elif context.next_effect(now) is not None:
@@ -106,13 +104,35 @@ async def record_wait(context: RunContext, now: int) -> None:
         await context.commit(step)
 
 
-# --- a turn: recall, reason, decide, commit --------------------------------------------------
+# --- a turn: reserve, recall, reason, decide, commit -----------------------------------------
 
 
 async def run_turn(
     services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
-) -> None:
+) -> bool:
+    """Take a run's next turn; False if its budget has no room: then the run waits for that.
+
+    Once in a run a model's context is begun anew: if its provider does not take back what the model
+    signed. Raises what the reasoner does; what a model cost in vain is settled by then.
+    """
+    try:
+        return await _take_turn(services, context, on_sent)
+    except SignaturesRefused as error:
+        if not error.may_begin_anew:
+            raise
+        return await _take_turn(services, context, on_sent, anew=True)
+
+
+async def _take_turn(
+    services: Services,
+    context: RunContext,
+    on_sent: Callable[[], None] | None,
+    *,
+    anew: bool = False,
+) -> bool:
     """Ask the reasoner once and make durable what was decided of its proposals."""
+    if context.spends and not await reserve_budget(services, context):
+        return False
     now, revision = services.clock.now_us(), services.gateway.policy_rev
     if not context.agent.has_judge:
         on_sent = None  # a model is not asked again because a commit before it did not stand
@@ -121,20 +141,25 @@ async def run_turn(
     try:
         memories, reads = recall_memories(services, context, now)
         context.brief_with(memories)
-        judgement = await ask_reasoner(services, context)
+        judgement = await ask_reasoner(services, context, anew=anew)
         if judgement.observed:
             services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
         writing = context.agent.collection if judgement.proposals else None
         async with services.keys.row_lock(writing, context.run.key):
             step = await decide_and_commit(services, context, judgement, reads, revision, on_sent)
-    except BaseException:
+    except BaseException as error:
         # Reads that were decided on the way were not recorded either.
         services.recall.forget_permits()
+        if isinstance(error, ModelError):
+            await settle_failure(services, context, error.use)
         raise
     context.final = judgement.final
+    if judgement.model_turn is not None and (labels := context.labels()) is not None:
+        context.told_readers = labels.run
     if step.candidates:
         propose_candidates(services, context, step)
     emit_metrics(services, context, step)
+    return True
 
 
 async def decide_and_commit(
@@ -198,7 +223,9 @@ def reauthorize_reads(services: Services, context: RunContext, now: int) -> list
     return reads
 
 
-async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudgement:
+async def ask_reasoner(
+    services: Services, context: RunContext, *, anew: bool = False
+) -> ReasonerJudgement:
     """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
     Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
@@ -207,6 +234,8 @@ async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudge
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
     briefing = context.build_briefing()
+    if anew:
+        briefing = replace(briefing, anew=True)
     if context.event.is_undo:
         return undo_judgement(context.event)
     if services.run_journal is None:

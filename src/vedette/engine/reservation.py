@@ -21,7 +21,7 @@ from vedette.domain.budget import (
     worst_case,
 )
 from vedette.domain.entry import Draft
-from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.model_turn import ModelUse
 from vedette.domain.run import Fenced, OverBudget, Superseded
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -138,7 +138,7 @@ def count_refusal(services: Services, context: RunContext, shortage: Shortage) -
 
 
 def release_reservation(
-    services: Services, context: RunContext, judgement: ReasonerJudgement
+    services: Services, context: RunContext, use: ModelUse
 ) -> tuple[list[Draft], dict[str, int], list[tuple[str, int, int]]]:
     """Return what settles a turn's reservation: its entry, what was spent beyond, what goes back.
 
@@ -149,9 +149,7 @@ def release_reservation(
     if held is None:
         return [], {}, []
     budget = context.agent.budget
-    spent = actual_use(
-        budget, services.budgets.price_of(budget), judgement.model_calls, judgement.spent
-    )
+    spent = actual_use(budget, services.budgets.price_of(budget), use.calls, use.spent)
     beyond, returns = {}, []
     for unit in sorted({*held.spend, *spent}):
         over = spent.get(unit, 0) - held.spend.get(unit, 0)
@@ -168,3 +166,16 @@ def release_reservation(
         beyond,
         returns,
     )
+
+
+async def settle_failure(services: Services, context: RunContext, use: ModelUse) -> None:
+    """Make durable what a turn cost that came to nothing; the rest of its reservation goes back.
+
+    Raises as `RunContext.commit`: then the reservation stays booked whole.
+    """
+    settlement, beyond, returns = release_reservation(services, context, use)
+    if settlement:
+        now = services.clock.now_us()
+        step = context.build_step(settlement, [], now, spend=beyond, refunds=returns)
+        context.reservation = None
+        await context.commit(step)

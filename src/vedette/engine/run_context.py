@@ -66,7 +66,7 @@ class RunContext(Struct):
     `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
     whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
     recorded before this handler took it up. `subject` is what the bodies of its entries are found
-    by, beside its event.
+    by, beside its event. `told_readers` are those who may read all that its model was told.
     """
 
     services: Services
@@ -88,6 +88,7 @@ class RunContext(Struct):
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
+    told_readers: Readers = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -115,6 +116,7 @@ class RunContext(Struct):
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
+        self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
         self._verify_outcomes()
 
     def _verify_outcomes(self) -> None:
@@ -239,9 +241,8 @@ class RunContext(Struct):
                 for row in self.actions
                 if row.turn == turn["turn"]
             ]
-            turns.append(
-                {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
-            )
+            told = {name: turn[name] for name in ("proposals", "label", "model") if name in turn}
+            turns.append({**told, "answers": answers})
         return tuple(turns)
 
     def roots(self) -> Roots:
@@ -297,6 +298,8 @@ class RunContext(Struct):
                 readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(action.record)) if action.record else {}
             answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
+        # A model goes on from what it was told, whatever became of that since.
+        answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(

@@ -185,6 +185,26 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "Start the fleet again, which writes snapshots anew; `vedette agent release NAME` makes"
         " the folder's present content the release.",
     ),
+    "model-failed": ErrorExplanation(
+        "A model gave no answer, or broke off in it; its run tries again, up to five times.",
+        "Its provider is in trouble or refuses, it was late, cut short, or answered nothing.",
+        "Read what it says; then `vedette dead --redrive` for what was given up meanwhile.",
+    ),
+    "bad-model-answer": ErrorExplanation(
+        "A model's answer was not taken; it was charged, and its run tries again up to five times.",
+        "It is malformed, bigger than 1 MiB, has too many calls, or was counted impossibly.",
+        "Mend the instruction or the model's settings; then `vedette dead --redrive`.",
+    ),
+    "model-not-asked": ErrorExplanation(
+        "A model was not asked, since the request may not be made; it cost nothing.",
+        "It is longer than input_tokens_per_call, or would offer tools that are not declared.",
+        "Raise that bound in agent.yaml, or have less come with the event; then redrive the run.",
+    ),
+    "signatures-refused": ErrorExplanation(
+        "A provider does not take back what its model signed, twice in one run.",
+        "A proxy or a client changes what is sent, or there is another model behind the name.",
+        "See that both keep signatures and thinking unchanged; then `vedette dead --redrive`.",
+    ),
     "bad-confidence": ErrorExplanation(
         "A judgement or a proposal does not say how sure it is; nothing of it was decided.",
         "The confidence is missing, no number, or not a probability from 0 to 1.",

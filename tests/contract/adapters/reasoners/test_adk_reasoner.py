@@ -15,14 +15,17 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from vedette.adapters.reasoners.adk.answer import read_usage
 from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools
 from vedette.config.agent_folder import release_digest
+from vedette.domain.action import encode_arguments
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.testing.scripted import Hang, RecordedPrompt, ScriptedModel, ScriptEntry, ToolCall
 
 if TYPE_CHECKING:
@@ -126,10 +129,19 @@ FILED = {
     "tool": "mail.file",
     "args": {"message": {"ref": "/event/subject"}, "folder": {"value": "Invoices"}},
 }
-SENT = {
-    "tool": "mail.send",
-    "args": {"to": {"ref": "/registry/oncall"}, "text": {"value": "Please look."}},
-}
+
+
+def told(thought: ReasonerJudgement, *answers: dict[str, Any]) -> dict[str, Any]:
+    """Return a turn as the line briefs of it: the judgement that was recorded, what came of it."""
+    rows = [
+        {"tool": p.tool, "args": encode_arguments(p.args), "why": p.why, "confidence": p.confidence}
+        for p in thought.proposals
+    ]
+    assert thought.model_turn is not None
+    model = orjson.loads(orjson.dumps(thought.model_turn.to_json()))
+    return {
+        "proposals": rows, "label": thought.label, "answers": list(answers), "model": model,
+    }  # fmt: skip
 
 
 # --- several turns ----------------------------------------------------------------------------
@@ -147,7 +159,7 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert model.prompts[0].instruction.startswith("Sort. Braces {stay} as they are.")
 
     denied = {"tool": "mail.file", "ordinal": 0, "status": "not permitted"}
-    turns = [recorded(FILED, answers=[denied])]
+    turns = [told(thought, denied)]
     second, model = reasoner(folder, script)
     thought = await second.reason(briefing(turn=2, turns=tuple(turns)))
     assert [p.tool for p in thought.proposals] == ["mail.send"]
@@ -155,7 +167,7 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert model.prompts[0].calls == (("mail_file", dict(FILE.args)),)
 
     done = {"tool": "mail.send", "ordinal": 0, "status": "done", "data": {"id": "out-1"}}
-    turns.append(recorded(SENT, answers=[done]))
+    turns.append(told(thought, done))
     third, model = reasoner(folder, script)
     thought = await third.reason(briefing(turn=3, turns=tuple(turns)))
     assert thought.final
@@ -169,11 +181,11 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert len(model.prompts[0].texts) == 1
 
 
-async def test_every_recorded_call_has_an_answer(folder: Path) -> None:
+async def test_every_call_has_an_answer(folder: Path) -> None:
     """One that was no action has none in the record: models take no call without an answer."""
-    made_up = {"tool": "mail.shred", "args": {"all": {"value": True}}}
+    first, _ = reasoner(folder, [[ToolCall("mail.shred", {"all": True}), FILE]])
     done = {"tool": "mail.file", "ordinal": 1, "status": "done", "data": {}}
-    turn = recorded(made_up, FILED, answers=[done])
+    turn = told(await first.reason(briefing()), done)
     made, model = reasoner(folder, ["unused", "Done."])
     assert (await made.reason(briefing(turn=2, turns=(turn,)))).final
     assert [name for name, _ in model.prompts[0].calls] == ["mail_shred", "mail_file"]
@@ -185,17 +197,29 @@ async def test_an_outcome_is_numbered_only_while_that_is_certain(folder: Path) -
     """A failure may or may not have left an outcome: numbers after it would be guesses."""
     failed = {"tool": "mail.file", "ordinal": 0, "status": "failed"}
     done = {"tool": "mail.file", "ordinal": 1, "status": "done", "data": {}}
-    made, model = reasoner(folder, ["unused", "Done."])
-    turn = recorded(FILED, FILED, answers=[failed, done])
+    made, model = reasoner(folder, [[FILE, FILE], "Done."])
+    turn = told(await made.reason(briefing()), failed, done)
     await made.reason(briefing(turn=2, turns=(turn,)))
-    assert [answer.get("ref") for answer in model.prompts[0].answers] == [None, None]
+    assert [answer.get("ref") for answer in model.prompts[1].answers] == [None, None]
 
 
-async def test_a_turn_without_calls_in_the_record(folder: Path) -> None:
-    made, model = reasoner(folder, ["unused", FILE])
-    thought = await made.reason(briefing(turn=2, turns=(recorded(answers=[]),)))
+async def test_a_turn_of_before_answers_were_kept_is_told_in_the_opening(folder: Path) -> None:
+    """Nothing that the ledger does not have is made up: no call is put into the model's mouth."""
+    done = {"tool": "mail.file", "ordinal": 0, "status": "done", "data": {"id": "7"}}
+    made, model = reasoner(folder, ["unused", FILE, "Done."])
+    old = recorded(FILED, answers=[done])
+    thought = await made.reason(briefing(turn=2, turns=(old,)))
     assert len(thought.proposals) == 1
-    assert model.prompts[0].turn == 1
+    (prompt,) = model.prompts
+    assert (prompt.turn, prompt.calls, prompt.answers) == (1, (), ())
+    told_turns = PART.findall(prompt.texts[0])[-1]
+    call = {"tool": "mail_file", "args": dict(FILE.args), "status": "done", "data": {"id": "7"}}
+    assert told_turns[0] == "turns"
+    assert orjson.loads(told_turns[1]) == [{"calls": [{**call, "ref": "ref:/outcome/0"}]}]
+
+    await made.reason(briefing(turn=3, turns=(old, told(thought, done))))
+    assert model.prompts[1].texts == prompt.texts, "the opening stays as it was"
+    assert model.prompts[1].answers[0]["ref"] == "ref:/outcome/1"
 
 
 # --- calls become proposals -------------------------------------------------------------------
@@ -428,7 +452,7 @@ async def test_a_call_that_the_plugin_did_not_see_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third lock: should ADK ever let a call pass the plugin, nothing of the turn is taken."""
-    from vedette.adapters.reasoners.adk.tools import Capture
+    from vedette.adapters.reasoners.adk.capture import Capture
 
     honest = Capture.before_tool_callback
 
@@ -600,13 +624,11 @@ async def test_a_model_may_write_no_more_than_its_budget(folder: Path) -> None:
 def test_what_a_model_thought_is_counted_as_written() -> None:
     from google.genai.types import GenerateContentResponseUsageMetadata as Usage
 
-    from vedette.adapters.reasoners.adk.reasoner import _tokens
-
     usage = Usage(prompt_token_count=90, candidates_token_count=10, thoughts_token_count=40)
-    assert _tokens(usage) == {"input_tokens": 90, "output_tokens": 50}
+    assert read_usage(usage) == {"input_tokens": 90, "output_tokens": 50}
     usage.total_token_count = 145
-    assert _tokens(usage) == {"input_tokens": 90, "output_tokens": 55}
-    assert _tokens(Usage(candidates_token_count=10)) == {}
+    assert read_usage(usage) == {"input_tokens": 90, "output_tokens": 55}
+    assert read_usage(Usage(candidates_token_count=10)) == {}
 
 
 async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_when_told(

@@ -15,11 +15,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from google.adk.agents.callback_context import CallbackContext
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
@@ -30,7 +28,7 @@ from vedette.config.agent_folder import read_code
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
-from vedette.domain.base.errors import BadFleet, Permanent
+from vedette.domain.base.errors import BadFleet
 from vedette.domain.origin import Ref
 
 # How a model writes a reference: this, then a JSON Pointer without its first slash.
@@ -176,72 +174,6 @@ def _write_value(given: Mapping[str, Any], kind: str) -> Any:
         return given.get("value")
     text = REF + str(given["ref"]).removeprefix("/")
     return [text] if kind.startswith("strings") else text
-
-
-# --- the first gate, and what it saw ----------------------------------------------------------
-
-
-class ToolRequest(Struct, frozen=True):
-    """One call that the model made: ADK's id and name for it, and its arguments."""
-
-    id: str
-    function: str
-    args: Mapping[str, Any]
-
-
-class Capture(BasePlugin):
-    """The ADK plugin that takes down every tool call of one turn, so that no tool ever runs.
-
-    One instance serves one turn. `model_calls` counts what was asked of the model. `refusal` says
-    what was refused, should the request to the model carry anything but declared functions.
-    """
-
-    def __init__(self, functions: frozenset[str], max_input: int | None = None) -> None:
-        super().__init__(name="vedette_capture")
-        self._max_input = max_input
-        self.requests: list[ToolRequest] = []
-        self.model_calls = 0
-        self.refusal = ""
-        self._functions = functions
-
-    async def before_model_callback(
-        self, *, callback_context: CallbackContext, llm_request: LlmRequest
-    ) -> LlmResponse | None:
-        """Count the call; refuse a request that offers the model more than what is declared."""
-        for tool in llm_request.config.tools or []:
-            declared = getattr(tool, "function_declarations", None) or []
-            names = {declaration.name for declaration in declared}
-            given = tool.model_dump(exclude_none=True) if isinstance(tool, types.Tool) else {}
-            if set(given) != {"function_declarations"} or not names <= self._functions:
-                self.refusal = "the model would have been offered tools that are not declared"
-                raise Permanent(self.refusal)
-        limit = self._max_input
-        if limit is not None and (size := token_bound(llm_request)) > limit:
-            self.refusal = (
-                f"what it would be asked may come to {size} tokens, its budget has {limit}"
-            )
-            raise Permanent(self.refusal)
-        self.model_calls += 1
-        return None
-
-    async def before_tool_callback(
-        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> dict[str, Any]:
-        """Take down one call, declared or made up; ADK runs no tool and asks no more."""
-        self.requests.append(ToolRequest(tool_context.function_call_id or "", tool.name, tool_args))
-        tool_context.actions.skip_summarization = True
-        return dict(PROPOSED)
-
-
-def token_bound(request: LlmRequest) -> int:
-    """Return how many tokens a request to ADK's model can come to at most.
-
-    A token stands for at least one byte of text (byte-level BPE and SentencePiece with byte
-    fallback alike), so the bytes are a bound; the request's JSON holds more of them than the text
-    itself, which leaves room for the marks that a model's wire puts between its parts.
-    """
-    text = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
-    return len(text.encode())
 
 
 # --- a model made of a function ---------------------------------------------------------------

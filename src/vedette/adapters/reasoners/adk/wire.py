@@ -1,0 +1,103 @@
+"""What is particular to a model's provider: whom one speaks to, and what it refuses to take back.
+
+By names and attributes, so that no provider's client is imported for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from vedette.domain.base.canonical import canonical_json, sha256_hex
+from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
+from vedette.domain.model_turn import ModelTurn, ModelUse
+
+if TYPE_CHECKING:
+    from google.adk.models.base_llm import BaseLlm
+
+# What Google documents for a call that another model made: its signature is not looked for.
+FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
+
+# By which the clients find where to ask, beside what they are constructed with. No key among them.
+_PLACES = (
+    "ANTHROPIC_BASE_URL", "GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_PROJECT",
+    "GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENAI_USE_ENTERPRISE", "GOOGLE_GENAI_USE_VERTEXAI",
+    "GOOGLE_VERTEX_BASE_URL", "OPENAI_BASE_URL",
+)  # fmt: skip
+_REFUSAL = re.compile(
+    r"thought[_ ]?signature"  # Gemini: missing, corrupted
+    r"|thinking[`'\"]* (or [`'\"]*redacted_thinking[`'\"]* )?blocks"  # Claude: cannot be modified
+    r"|expected [`'\"]*thinking|signature[`'\"]* in [`'\"]*thinking"
+    r"|without its required|required[`'\"]* reasoning|of type [`'\"]*reasoning"  # OpenAI
+    r"|encrypted[_ ]content",
+    re.IGNORECASE,
+)
+_CLIENTS = ("anthropic", "google", "openai")
+
+
+class Speaker(Struct, frozen=True):
+    """Whom one speaks to: a model by its name, and a digest of the route that leads there."""
+
+    model: str
+    route: str
+    is_gemini: bool = False
+    is_claude: bool = False
+
+    def is_foreign(self, turn: ModelTurn) -> bool:
+        """Say whether another spoke in a turn: what only that one can read is not given back."""
+        return (turn.model, turn.route) != (self.model, self.route)
+
+
+def describe_speaker(llm: BaseLlm) -> Speaker:
+    """Return whom ADK's model object speaks to."""
+    kind = f"{type(llm).__module__}.{type(llm).__qualname__}"
+    places = {name: _clean_url(os.environ[name]) for name in _PLACES if os.environ.get(name)}
+    given = getattr(llm, "_additional_args", None) or {}  # of LiteLLM
+    client = getattr(llm, "client", None)
+    for name, value in (
+        ("base_url", getattr(llm, "base_url", None) or given.get("base_url")),
+        ("api_base", given.get("api_base")),
+        ("client", None if client is None else getattr(client, "base_url", None)),
+    ):
+        if value:
+            places[name] = _clean_url(str(value))
+    route = sha256_hex(canonical_json({"class": kind, "model": llm.model, "places": places}))
+    known = f"{kind} {llm.model}".lower()
+    return Speaker(llm.model, route, "gemini" in known, "claude" in known or "anthropic" in known)
+
+
+def _clean_url(text: str) -> str:
+    """Return an address without what may be a secret in it: user, query."""
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def refuses_signatures(error: BaseException) -> bool:
+    """Say whether a provider refused (400) what its own model, or another, had signed."""
+    return _status(error) == 400 and _REFUSAL.search(str(error)) is not None
+
+
+def use_in_vain(error: BaseException, calls: int) -> ModelUse:
+    """Return what calls cost that ended in an error: nothing if the provider itself refused them.
+
+    Whether one whose connection broke was answered, and counted, nobody knows here.
+    """
+    client = type(error).__module__.partition(".")[0]
+    is_refusal = client in _CLIENTS and getattr(error, "response", None) is not None
+    if calls and is_refusal and 400 <= _status(error) < 600:
+        return ModelUse(calls, {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0})
+    return ModelUse(calls)
+
+
+def _status(error: BaseException) -> int:
+    for name in ("code", "status_code"):
+        found: Any = getattr(error, name, None)
+        if isinstance(found, int) and not isinstance(found, bool):
+            return found
+    return 0

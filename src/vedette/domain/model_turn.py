@@ -1,0 +1,96 @@
+"""What a model said in one turn, as it is kept; and the errors of asking one, with what they cost.
+
+A turn that a model reasoned is recorded with its answer to the letter, since its provider takes
+signatures, ids and order back unchanged or not at all. Contents are JSON texts: what the ledger
+keeps knows no fractions and sorts its keys, and either would change what was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, convert, field, to_builtins
+
+from vedette.domain.base.errors import Permanent, Temporary, VedetteError
+
+
+class ModelTurn(Struct, frozen=True):
+    """A turn's exchange with a model. All of it is content: it lies in the turn's body only.
+
+    `content` is the model's answer as the JSON text of its provider's client. `model` is the name
+    it was asked by, `route` a digest of whom one speaks to (`adk.wire.Speaker`): to others the
+    answer goes back without what only its author can read. `opens` says why the turn began a
+    context ("": it went on in the one before). `told` is what the engine said by itself: the
+    opening of a context, later what had changed, as JSON ("": nothing). `shown` has digests of what
+    the model had before it by then, by place (`/row`), `outcomes` one of what it was told of its
+    calls of the turn before.
+    """
+
+    model: str
+    route: str
+    opens: str
+    told: str
+    shown: tuple[tuple[str, str], ...]
+    outcomes: str
+    content: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a turn's body has it: texts, and lists of texts."""
+        made: dict[str, Any] = to_builtins(self)
+        return made
+
+
+def read_model_turn(turn: Mapping[str, Any]) -> ModelTurn | None:
+    """Return the record of a recorded turn; None if no model reasoned it, or none kept it yet."""
+    found = turn.get("model")
+    return None if found is None else convert(found, ModelTurn)
+
+
+class ModelUse(Struct, frozen=True):
+    """What a turn used of its model: calls, and tokens as the provider counted them.
+
+    Tokens that are not in `spent` were counted by nobody: they cost what was reserved for them.
+    """
+
+    calls: int = 0
+    spent: Mapping[str, int] = field(default_factory=dict)
+
+
+class ModelError(VedetteError):
+    """The base of errors of asking a model: `use` is charged, though there is no turn."""
+
+    def __init__(self, what: str, use: ModelUse, *, mend: str | None = None) -> None:
+        super().__init__(what, mend=mend)
+        self.use = use
+
+
+class ModelFailed(ModelError, Temporary):
+    """The error of a model that gave no answer, or broke off in it."""
+
+    code = "model-failed"
+
+
+class BadModelAnswer(ModelError, Temporary):
+    """The error of an answer that is not taken: malformed, huge, or impossibly counted."""
+
+    code = "bad-model-answer"
+
+
+class ModelNotAsked(ModelError, Permanent):
+    """The error of a request that was not made: too long for its budget, or offering too much."""
+
+    code = "model-not-asked"
+
+
+class SignaturesRefused(ModelError, Permanent):
+    """The error of a provider that does not take back what it signed.
+
+    `may_begin_anew` says that the run has not yet begun a context anew for that.
+    """
+
+    code = "signatures-refused"
+
+    def __init__(self, what: str, use: ModelUse, *, may_begin_anew: bool) -> None:
+        super().__init__(what, use)
+        self.may_begin_anew = may_begin_anew

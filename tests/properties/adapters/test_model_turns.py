@@ -1,0 +1,82 @@
+"""Whatever a model says, it is given back to the letter, and nothing told before is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.genai import types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.model_turns import CLAUDE, GEMINI, OPENAI, PLAIN, Talk, json_of, memory
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+ARGS = st.dictionaries(TEXT, JSON, max_size=3)
+CALLS = st.builds(
+    types.FunctionCall,
+    id=st.none() | TEXT,
+    name=st.none() | st.sampled_from(["look", "send", "no such tool"]),
+    args=st.none() | ARGS,
+)
+SIGNATURES = st.none() | st.binary(max_size=30)
+SIGNED_CALLS = st.builds(
+    types.Part, function_call=CALLS, thought_signature=SIGNATURES, part_metadata=st.none() | ARGS
+)
+OTHER_PARTS = st.builds(
+    types.Part, text=TEXT, thought=st.none() | st.booleans(), thought_signature=SIGNATURES,
+    part_metadata=st.none() | ARGS,
+)  # fmt: skip
+ANSWERS = st.tuples(
+    st.lists(OTHER_PARTS, max_size=3),
+    SIGNED_CALLS,
+    st.lists(SIGNED_CALLS | OTHER_PARTS, max_size=3),
+).map(lambda parts: types.Content(role="model", parts=[*parts[0], parts[1], *parts[2]]))
+RESULTS = st.lists(
+    st.just({"status": "failed"})
+    | st.just({"status": "not permitted"})
+    | st.builds(lambda data: {"status": "done", "data": data}, st.dictionaries(TEXT, TEXT)),
+    max_size=3,
+)
+CHANGES = st.lists(st.sampled_from(["m1", "m2", "m3"]), unique=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(ANSWERS, RESULTS, CHANGES), min_size=1, max_size=4))
+def test_what_is_given_back_is_what_was_said(
+    turns: list[tuple[types.Content, list[dict[str, Any]], list[str]]],
+) -> None:
+    """Byte for byte of its JSON, with every message before it as it was told then."""
+    talk = Talk()
+    before: list[str] = []
+    known: set[str] = set()
+    for answer, results, new in turns:
+        known |= set(new)
+        talk.briefing = replace(talk.briefing, memories=tuple(map(memory, sorted(known))))
+        prompt = talk.take(answer, *results)
+        now = [json_of(content) for content in prompt.contents]
+        assert now[: len(before)] == before
+        assert len(now) == len(before) + 1
+        before = [*now, json_of(answer)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(ANSWERS, st.sampled_from([GEMINI, CLAUDE, OPENAI])), max_size=4))
+def test_every_call_is_answered_by_its_name_and_id_whoever_speaks(turns: list[Any]) -> None:
+    talk = Talk(PLAIN)
+    for answer, speaker in turns:
+        talk.take(answer, speaker=speaker)
+        for other in (GEMINI, CLAUDE, OPENAI):
+            contents = talk.ask(other).contents
+            for spoke, told in zip(contents[1::2], contents[2::2], strict=True):
+                asked = [p.function_call for p in spoke.parts or [] if p.function_call]
+                told_of = [p.function_response for p in told.parts or [] if p.function_response]
+                assert [(one.id, one.name) for one in asked] == [
+                    (one.id, one.name) for one in told_of
+                ]
+                assert told_of

@@ -1,0 +1,79 @@
+"""Whom one speaks to, and what of a provider's refusals is known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.adk.models.google_llm import Gemini
+from google.genai import errors
+
+from vedette.adapters.reasoners.adk.wire import describe_speaker, refuses_signatures, use_in_vain
+
+FREE = {"input_tokens": 0, "output_tokens": 0}
+
+
+def provider_error(code: int, message: str) -> errors.APIError:
+    body = {"error": {"message": message, "status": "X"}}
+    return errors.APIError(code, body, SimpleNamespace(headers={}, status_code=code))
+
+
+def route(**given: Any) -> str:
+    return describe_speaker(Gemini(**{"model": "gemini-3-pro", **given})).route
+
+
+def test_a_route_is_whom_one_speaks_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = route()
+    assert route() == plain
+    assert route(model="gemini-3-flash") != plain
+    assert route(base_url="http://localhost:1") != plain
+    assert route(base_url="http://localhost:1") != route(base_url="http://localhost:2")
+    monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "1")
+    assert route() != plain
+    kind = type("Other", (Gemini,), {})
+    assert describe_speaker(kind(model="gemini-3-pro")).route != route()
+
+
+def test_no_key_is_in_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = route(base_url="https://proxy.example/v1")
+    monkeypatch.setenv("GOOGLE_API_KEY", "secret")
+    monkeypatch.setenv("GEMINI_API_KEY", "secret")
+    assert route(base_url="https://proxy.example/v1") == plain
+    assert route(base_url="https://user:secret@proxy.example/v1?key=secret") == plain
+
+
+def test_who_is_who() -> None:
+    gemini = describe_speaker(Gemini(model="gemini-3-pro"))
+    assert (gemini.model, gemini.is_gemini, gemini.is_claude) == ("gemini-3-pro", True, False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Function call is missing a thought_signature in functionCall parts.",
+     "Corrupted thought signature.", "Invalid `thoughtSignature`",
+     "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
+     "message cannot be modified",
+     "messages.1: thinking blocks cannot be modified",
+     "Expected `thinking` or `redacted_thinking`, but found `tool_use`",
+     "messages.1.content.0: Invalid `signature` in `thinking` block",
+     "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+     "Item 'fc_1' was provided without its required 'reasoning' item: 'rs_1'."],
+)  # fmt: skip
+def test_a_refusal_of_signatures_is_known_by_its_words(message: str) -> None:
+    assert refuses_signatures(provider_error(400, message))
+    assert not refuses_signatures(provider_error(500, message)), "that is the provider's trouble"
+    assert not refuses_signatures(ValueError(message))
+
+
+@pytest.mark.parametrize("message", ["API key not valid", "contents is too long", "bad schema"])
+def test_other_refusals_are_none_of_signatures(message: str) -> None:
+    assert not refuses_signatures(provider_error(400, message))
+
+
+def test_what_a_provider_refused_cost_nothing_and_what_broke_off_its_bound() -> None:
+    assert use_in_vain(provider_error(503, "overloaded"), 1).spent == FREE
+    assert use_in_vain(provider_error(400, "bad"), 1).spent == FREE
+    for unsure in (TimeoutError(), RuntimeError("429"), errors.APIError(503, {})):
+        use = use_in_vain(unsure, 1)
+        assert (use.calls, use.spent) == (1, {})
