@@ -28,8 +28,8 @@ from vedette.policy.gateway import Gateway
 SCHEMA = "vedette.rights/1"
 _QUERY_EVENT = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
 _EXAMPLES: Mapping[str, Any] = {
-    "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "list": [],
-    "object": {},
+    "string": "example", "integer": 1, "number": 1, "boolean": False, "strings": ["example"],
+    "list": [], "object": {}, "any": "example", "null": None,
 }  # fmt: skip
 _OUTCOMES_SCOPE = ("ledger", "outcomes")
 # No list of values has it: U+FFFF is no character.

@@ -347,7 +347,8 @@ def _history(ready: _LoadedAgent, briefing: Briefing) -> tuple[list[AdkEvent], t
             tool = ready.by_name.get(proposal["tool"])
             # ADK keeps ids with this prefix to itself, as it does those it makes up.
             same, function = f"adk-{number}-{ordinal}", _function_name(tool, proposal["tool"])
-            args = write_args(proposal["args"], {} if tool is None else tool.kinds)
+            given = proposal["args"]
+            args = write_args(given, {}) if tool is None else tool.write(given)
             call = types.FunctionCall(id=same, name=function, args=args)
             calls.append(types.Part(function_call=call))
             result = _answer(answers.get(ordinal))
