@@ -45,6 +45,8 @@ settled contains sink if {
 	count({name} - object.keys(input.action.args)) == 1
 }
 
+declared contains sink if some sink in input.action.sinks
+
 # The engine labels what a tool declares as a sink within an argument by the sink's own pointer. One
 # without a label may not be there; that it is not has to be seen.
 inner := {sink: parts |
@@ -52,8 +54,7 @@ inner := {sink: parts |
 	is_string(sink)
 	parts := split(sink, "/")
 	count(parts) > 2
-	some declared in input.action.sinks
-	declared == sink
+	count({sink} - declared) == 0
 	is_object(input.action.origins)
 	count({sink} - object.keys(input.action.origins)) == 1
 }
@@ -79,25 +80,6 @@ settled contains sink if {
 	holder := input.action.args[replace(replace(parts[1], "~1", "/"), "~0", "~")]
 	is_array(holder)
 	count(holder) == 0
-}
-
-# A member that no element of a list has.
-settled contains sink if {
-	some sink, parts in inner
-	count(parts) == 4
-	is_string(parts[1])
-	parts[2] == "*"
-	is_string(parts[3])
-	holder := input.action.args[replace(replace(parts[1], "~1", "/"), "~0", "~")]
-	is_array(holder)
-	parts[3] != "*"
-	member := replace(replace(parts[3], "~1", "/"), "~0", "~")
-	without := [item |
-		some item in holder
-		is_object(item)
-		count({member} - object.keys(item)) == 1
-	]
-	count(without) == count(holder)
 }
 
 # The engine labels each element of an argument; one that it does not name has that argument's

@@ -269,6 +269,7 @@ def agent_schema() -> dict[str, Any]:
     values = {"type": "string", "pattern": rf"^({kind})\??$"}
     tool["properties"]["args"]["additionalProperties"] = values
     described = tool["properties"]["schema"]["description"]
-    tool["properties"]["schema"] = {"$ref": DRAFTS[0], "type": "object", "description": described}
+    own = {"type": "object", "description": described, "allOf": [{"$ref": DRAFTS[0]}]}
+    tool["properties"]["schema"] = own
     tool["not"] = {"required": ["args", "schema"]}
     return {"$schema": DRAFTS[0], **schema}

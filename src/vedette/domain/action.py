@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.canonical import (
     canonicalize_normalized,
     canonicalize_numbers,
@@ -146,12 +145,28 @@ def bind_proposal(
     if not proposal.args.keys() <= tool.args.keys():
         unknown = sorted(set(proposal.args) - set(tool.args))
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
-    if (schema := tool.argument_schema) is None:
-        drawn = ArgumentResolver(roots)
-        args = _bind_words(tool, proposal.args, drawn)
-    else:
+    if tool.schema is not None:
         drawn = ArgumentResolver(roots, keeps_numbers=True)
-        args = _bind_schema(tool, schema, proposal.args, drawn)
+        args = _bind_schema(tool, proposal.args, drawn)
+    else:
+        args = {}
+        drawn = ArgumentResolver(roots)
+        for parameter in tool.parameters:
+            name = parameter.name
+            if name not in proposal.args:
+                if parameter.is_optional:
+                    continue
+                raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
+            given = proposal.args[name]
+            if parameter.kind == "strings" and isinstance(given, list | tuple):
+                given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
+                if len(given) > MAX_REFERENCED_VALUES:
+                    raise BadProposal(
+                        f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
+                    )
+            value = args[name] = drawn.resolve(parameter.pointer, given)
+            if type(value) is not parameter.exact_type and not parameter.fits(value):
+                raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {parameter.kind}")
     digest = action_digest(tool, args)
     return Action(
         run=run,
@@ -171,38 +186,15 @@ def bind_proposal(
 
 
 def _bind_schema(
-    tool: Tool, schema: ArgumentSchema, proposed: Mapping[str, Any], drawn: ArgumentResolver
+    tool: Tool, proposed: Mapping[str, Any], drawn: ArgumentResolver
 ) -> dict[str, Any]:
     """Return the arguments of a tool that declares them by a schema."""
     args = {
         name: drawn.resolve("/" + escape_pointer(name), given) for name, given in proposed.items()
     }
     if drawn.sources:
-        args = schema.read_numbers(args, drawn.sources)
-    schema.check(tool.name, args)
-    return args
-
-
-def _bind_words(tool: Tool, proposed: Mapping[str, Any], drawn: ArgumentResolver) -> dict[str, Any]:
-    """Return the arguments of a tool that declares each by a word."""
-    args: dict[str, Any] = {}
-    roots = drawn.roots
-    for parameter in tool.parameters:
-        name = parameter.name
-        if name not in proposed:
-            if parameter.is_optional:
-                continue
-            raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
-        given = proposed[name]
-        if parameter.kind == "strings" and isinstance(given, list | tuple):
-            given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
-            if len(given) > MAX_REFERENCED_VALUES:
-                raise BadProposal(
-                    f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
-                )
-        value = args[name] = drawn.resolve(parameter.pointer, given)
-        if type(value) is not parameter.exact_type and not parameter.fits(value):
-            raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {parameter.kind}")
+        args = tool.argument_schema.read_numbers(args, drawn.sources)
+    tool.argument_schema.check(tool.name, args)
     return args
 
 

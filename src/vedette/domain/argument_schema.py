@@ -43,7 +43,6 @@ class ArgumentSchema:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
-        self.names: frozenset[str] = frozenset(document.get("properties", {}))
 
     def kinds(self) -> dict[str, str]:
         """Return the arguments by name, each with a word for its type; '?' where it is optional."""

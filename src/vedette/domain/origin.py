@@ -362,7 +362,7 @@ class ArgumentResolver(Struct):
                 for index, item in enumerate(given)
             ]
         else:
-            value = self._normalize_bare(given)
+            value = given if type(given) is str else self._normalize_bare(given)
             self.origins[pointer] = self._bare_origin(value)
             return value
         self.origins[pointer] = composite_origin(value, pointer, self.origins, self._bare_origin)

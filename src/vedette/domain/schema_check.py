@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vedette.domain.argument_formats import FORMATS
+from vedette.domain.argument_format import FORMATS
 from vedette.domain.argument_schema import (
     ONE_SCHEMA,
     SCHEMA_LISTS,

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from vedette.domain.argument_formats import FORMATS
+from vedette.domain.argument_format import FORMATS
 from vedette.domain.base.canonical import canonical_json
 
 _MAX_PATTERN = 1_000
@@ -29,8 +29,12 @@ def find_metaschema_faults(document: Any) -> Iterator[tuple[tuple[str | int, ...
     from jsonschema import Draft202012Validator
 
     metaschema = Draft202012Validator(Draft202012Validator.META_SCHEMA)
-    for error in metaschema.iter_errors(document):
-        yield tuple(error.absolute_path), error.message[:_MAX_LISTED]
+    # It may say of one place that it is neither this nor that.
+    found = {
+        tuple(error.absolute_path): error.message for error in metaschema.iter_errors(document)
+    }
+    for path, message in found.items():
+        yield path, message[:_MAX_LISTED]
 
 
 @lru_cache(1)

@@ -110,9 +110,10 @@ class Tool(Struct, frozen=True, dict=True):
         return tuple(Parameter.of(name, declared) for name, declared in self.args.items())
 
     @cached_property
-    def argument_schema(self) -> ArgumentSchema | None:
-        """The schema of the arguments, made out once for all proposals; None without one."""
-        return None if self.schema is None else ArgumentSchema(self.schema)
+    def argument_schema(self) -> ArgumentSchema:
+        """The schema of the arguments, made out once for all proposals; only where there is one."""
+        assert self.schema is not None
+        return ArgumentSchema(self.schema)
 
     @cached_property
     def inner_sinks(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ is never part of a template.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -195,7 +196,8 @@ def _argument_text(name: str, values: Mapping[str, Any]) -> str:
     value = values.get(name)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, str | int | float):
+    is_fraction = isinstance(value, float) and math.isfinite(value)
+    if not is_fraction and not isinstance(value, str | int):
         raise BadArgument(f"argument {name!r} is missing, or is no text and no number")
     text = _plain_text(value)
     if len(text) > _MAX_ARGUMENT:

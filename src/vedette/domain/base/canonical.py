@@ -48,7 +48,7 @@ def canonicalize_normalized(value: Any) -> bytes:
     except orjson.JSONEncodeError as error:
         raise ValueError(str(error)) from error
     if not raw.isascii():
-        _check(value)
+        _check(value, fractions=True)
     return raw
 
 
@@ -87,7 +87,7 @@ class _NotCanonical(ValueError):
         return f"{self.at or '/'}: {self.why}"
 
 
-def _check(value: Any) -> None:
+def _check(value: Any, fractions: bool = False) -> None:
     if isinstance(value, str):
         if not value.isascii():
             value.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
@@ -102,17 +102,17 @@ def _check(value: Any) -> None:
                 raise _NotCanonical(f"key {key!r} is not an ASCII string")
             if type(item) is str and item.isascii():
                 continue
-            _check_item(key, item)
+            _check_item(key, item, fractions)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _check_item(index, item)
-    else:
+            _check_item(index, item, fractions)
+    elif not (fractions and isinstance(value, float)):
         raise _NotCanonical(f"{type(value).__name__} has no canonical form")
 
 
-def _check_item(name: str | int, item: Any) -> None:
+def _check_item(name: str | int, item: Any, fractions: bool) -> None:
     try:
-        _check(item)
+        _check(item, fractions)
     except _NotCanonical as error:
         error.at = f"/{name}{error.at}"
         raise
