@@ -59,10 +59,9 @@ inner := {sink: parts |
 	count({sink} - object.keys(input.action.origins)) == 1
 }
 
-# A member that its object does not have.
+# A member that its object does not have, and whatever would be in it.
 settled contains sink if {
 	some sink, parts in inner
-	count(parts) == 3
 	is_string(parts[1])
 	is_string(parts[2])
 	holder := input.action.args[replace(replace(parts[1], "~1", "/"), "~0", "~")]

@@ -102,7 +102,7 @@ test_sink_inside_an_argument_has_its_origin if {
 ordering(args, origins) := json.patch(question("trusted"), [
 	{"op": "replace", "path": "/action/args", "value": args},
 	{"op": "replace", "path": "/action/origins", "value": origins},
-	{"op": "replace", "path": "/action/sinks", "value": ["/order/to", "/copies/*", "/lines/*/to"]},
+	{"op": "replace", "path": "/action/sinks", "value": ["/order/to", "/order/by/ship", "/copies/*", "/lines/*/to"]},
 ])
 
 test_absent_place_within_an_argument_decides_nothing if {
@@ -114,7 +114,7 @@ test_absent_place_within_an_argument_decides_nothing if {
 test_place_within_an_argument_that_is_there_counts if {
 	every there in [
 		["/action/args/order", {"to": "x"}, "/order/to"],
-		["/action/args/order", "x", "/order/to"],
+		["/action/args/order", {"by": {}}, "/order/by/ship"],
 		["/action/args/copies", ["x"], "/copies/*"],
 		["/action/args/copies", {}, "/copies/*"],
 		["/action/args/lines", [{"note": "x"}, {"to": "x"}], "/lines/*/to"],

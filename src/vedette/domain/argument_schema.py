@@ -207,7 +207,7 @@ class ArgumentSchema:
 
     @cached_property
     def _validator(self) -> Any:
-        return build_validator({**self._document, "additionalProperties": False})
+        return build_validator(self._document)
 
     @cached_property
     def _declared_names(self) -> frozenset[str]:

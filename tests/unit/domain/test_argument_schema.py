@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
+import rfc8785
 
 from vedette.domain.action import Action, Proposal, bind_proposal
 from vedette.domain.argument_schema import MAX_VALUES, ArgumentSchema
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import Ref, Roots
+from vedette.domain.origin_check import recompute_origins
+from vedette.domain.run import Superseded
 from vedette.domain.schema_check import find_schema_problems
 from vedette.domain.tool import Tool
 
@@ -65,6 +69,14 @@ def bound(*, declared: Tool = TOOL, **args: Any) -> Action:
 
 def test_the_schema_of_these_tests_is_taken() -> None:
     assert find_schema_problems(SCHEMA) == []
+
+
+def test_what_properties_do_not_name_is_no_argument_even_of_an_open_schema() -> None:
+    for more in ({}, {"additionalProperties": True}, {"additionalProperties": {"type": "string"}}):
+        declared = tool({"type": "object", "properties": {"a": {}}, **more})
+        assert bound(declared=declared, a="x").args == {"a": "x"}
+        with pytest.raises(BadProposal, match="has no argument 'b'"):
+            bound(declared=declared, a="x", b="x")
 
 
 def test_a_schema_sums_up_as_words() -> None:
@@ -151,7 +163,7 @@ def test_a_drawn_text_that_may_be_text_stays_one() -> None:
     with pytest.raises(BadProposal, match="must be a number"):
         bound(amount=Ref("/event/data/word"))  # nothing of ours writes a number so
     with pytest.raises(BadProposal, match="must be a number"):
-        bound(amount="12.5")  # given bare it is a text
+        bound(amount="12.5", rate=Ref("/charter/most"))  # given bare it is a text
 
 
 def test_every_element_has_its_origin_and_a_sink_the_worst_of_its_places() -> None:
@@ -229,6 +241,22 @@ def test_places_are_found_through_combinations(
     }  # fmt: skip
     assert find_schema_problems(whole) == []
     assert ArgumentSchema(whole).has_place(pointer) is known
+
+
+def test_a_fraction_of_the_charter_is_the_same_as_long_as_the_charter_says_it() -> None:
+    action = bound(amount=1, rate=Ref("/charter/most"))
+    record = {"args": action.args, "origins": action.origins, "sources": action.sources}
+    assert recompute_origins(record, {"most": 99.5}, NONE)["/rate"] == "trusted"
+    with pytest.raises(Superseded):
+        recompute_origins(record, {"most": 99.25}, NONE)
+
+
+@pytest.mark.parametrize("amount", [0.5, 3.5e-6, 1e-7, 0.1 + 0.2, 2**53 - 1])
+def test_an_action_s_digest_is_of_rfc_8785(amount: float) -> None:
+    declared = tool({"type": "object", "properties": {"amount": {"type": "number"}}})
+    action = bound(declared=declared, amount=amount)
+    whole = {"args": {"amount": amount}, "declared": declared.digest, "tool": "pay.send"}
+    assert action.digest == hashlib.sha256(rfc8785.dumps(whole)).hexdigest()
 
 
 def test_the_declaration_s_digest_covers_the_schema() -> None:

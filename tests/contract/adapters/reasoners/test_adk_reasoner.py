@@ -335,7 +335,8 @@ EXTRA = {
     "toolset": ("tools=[Everything()]", "Everything"),
     "agent as tool": ("tools=[AgentTool(LlmAgent(name='c', model='none'))]", "tool c"),
     "tool with hands": ("tools=[Hands(*hands())]", "mail_file"),
-    "tool of other arguments": ("tools=[widened()]", "mail.file"),
+    "tool of other arguments": ("tools=[widened(args={'x': 'object'})]", "mail.file"),
+    "tool of a schema": ("tools=[widened(args={}, schema=SCHEMA)]", "mail.file"),
 }
 HEAD = """\
 from pathlib import Path
@@ -360,10 +361,14 @@ def hands():
     return ToolFile(name="mail.file", verb="move", resource="mailbox", settles="none",
                     args=args, sinks=[], function="f"), ""
 
-def widened():
+def widened(**other):
     shape, about = hands()
     given = {name: getattr(shape, name) for name in shape.model_fields_set}
-    return DeclaredTool(ToolFile(**{**given, "args": {"x": "object"}}), about)
+    return DeclaredTool(ToolFile(**{**given, **other}), about)
+
+# Of the same names and kinds as are declared.
+SCHEMA = {"type": "object", "required": ["message", "folder"],
+          "properties": {name: {"type": "string"} for name in ("message", "folder")}}
 
 """
 
