@@ -10,11 +10,14 @@ import orjson
 import pytest
 from tests.contract.app.test_judge_replay import replay_all
 
-from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
+from vedette.adapters.schedule.source import cron_walls
 from vedette.domain.event import Event
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
+from vedette.operations.permissions import PermissionQuery, effective_permissions
+from vedette.policy.bundle_data import mount
 from vedette.policy.replay import replay
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import JUDGE_PY, World, job, propose, toy_fleet
@@ -227,3 +230,27 @@ async def test_a_person_approves_exactly_the_numbers_that_were_shown(tmp_path: P
         ],
         "copy": {"note": "n\u00e4her"},
     }
+
+
+async def test_what_an_agent_may_do_is_shown_for_sinks_within_arguments(tmp_path: Path) -> None:
+    async with fleet_that_pays(tmp_path, World(), **{"sinks/data.yaml": ASKS}) as fleet:
+        services = fleet.app.services
+        files = read_bundle(tmp_path / "policies").files
+        query = PermissionQuery(
+            services.fleet.agents["worker"], services.gateway.engine, 1, files, mount(files),
+            services.clock.now_us(), cron_walls,
+        )  # fmt: skip
+        shown = effective_permissions(query, services.fleet, [])
+    (tool,) = (each for each in shown["tools"] if each["tool"] == "pay.send")
+    outcomes = {
+        sink: {origin: answer["outcome"] for origin, answer in answers.items()}
+        for sink, answers in tool["sinks"].items()
+    }
+    assert outcomes == {
+        "/to/*/address": {
+            "trusted": "permit", "registered": "hold", "derived": "hold", "untrusted": "hold",
+        },
+        "/copy/to": {
+            "trusted": "permit", "registered": "permit", "derived": "deny", "untrusted": "deny",
+        },
+    }  # fmt: skip
