@@ -255,7 +255,11 @@ def test_a_fraction_of_the_charter_is_the_same_as_long_as_the_charter_says_it() 
 def test_an_action_s_digest_is_of_rfc_8785(amount: float) -> None:
     declared = tool({"type": "object", "properties": {"amount": {"type": "number"}}})
     action = bound(declared=declared, amount=amount)
-    whole = {"args": {"amount": amount}, "declared": declared.digest, "tool": "pay.send"}
+    whole: dict[str, Any] = {
+        "args": {"amount": amount},
+        "declared": declared.digest,
+        "tool": "pay.send",
+    }
     assert action.digest == hashlib.sha256(rfc8785.dumps(whole)).hexdigest()
 
 
