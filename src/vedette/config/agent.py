@@ -24,7 +24,8 @@ from vedette.config.shape import check_document
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
-from vedette.domain.base.canonical import canonicalize, normalize_json
+from vedette.domain.argument_schema import ArgumentSchema
+from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
@@ -32,6 +33,7 @@ from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableProblem
 from vedette.domain.rate_limit import RateLimits
+from vedette.domain.schema_check import find_schema_problems
 from vedette.domain.tool import Tool
 
 
@@ -127,8 +129,10 @@ def read_agent(
 
 
 def _tool(shape: ToolFile) -> Tool:
-    own = {"timeout", "sinks", "permitted_readers", *performers()}
+    own = {"timeout", "sinks", "permitted_readers", "schema", *performers()}
     values = shape.model_dump(exclude=own)
+    if shape.schema is not None:
+        values["schema"] = normalize_numbers(shape.schema)
     if shape.permitted_readers is not None:
         values["readers"] = frozenset(shape.permitted_readers)
     if (name := shape.performer) is not None:
@@ -254,12 +258,17 @@ def tool_problems(
     """Say everything that is wrong with the tools of agent.yaml, each for itself and together."""
     problems: list[Problem] = []
     tools: dict[str, ToolFile] = {}
+    unread: set[str] = set()
     for index, tool in enumerate(shape.tools):
         path: KeyPath = ("tools", index)
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
         tools[tool.name] = tool
+        if schema_problems := tool_schema_problems(tool, document, path):
+            problems += schema_problems
+            unread.add(tool.name)
+            continue  # what follows needs to know its arguments
         problems += _args_problems(tool, document, path)
         if tool.performer is not None:
             problems += _performer_problems(tool, tool.performer, document, path, context)
@@ -271,8 +280,22 @@ def tool_problems(
             mend = did_you_mean(tool.target, sorted(context.targets))
             problems.append(document.problem((*path, "target"), what, mend))
     for index, tool in enumerate(shape.tools):
-        problems += _inverse_problems(tool, tools, document, ("tools", index))
+        if not {tool.name, tool.inverse} & unread:
+            problems += _inverse_problems(tool, tools, document, ("tools", index))
     return problems
+
+
+def tool_schema_problems(tool: ToolFile, document: Document, path: KeyPath) -> list[Problem]:
+    """Say what is wrong with the schema of a tool's arguments."""
+    if tool.schema is None:
+        return []
+    if tool.args:
+        what = "a tool declares its arguments by args: or by schema:"
+        return [document.problem((*path, "schema"), what, "keep one of the two")]
+    return [
+        document.problem((*path, "schema", *found.path), found.what, found.mend)
+        for found in find_schema_problems(tool.schema)
+    ]
 
 
 def _performer_problems(
@@ -318,13 +341,17 @@ def _args_problems(tool: ToolFile, document: Document, path: KeyPath) -> list[Pr
             mend = did_you_mean(kind.removesuffix("?"), ARG_KINDS)
             problems.append(document.problem((*path, "args", name), what, mend))
     for place, pointer in enumerate(tool.sinks):
-        name = pointer[1:].split("/")[0]
+        name = pointer[1:].split("/")[0].replace("~1", "/").replace("~0", "~")
         if not pointer.startswith("/"):
             what, mend = f"{pointer!r} is not a JSON Pointer", f"write /{pointer}"
             problems.append(document.problem((*path, "sinks", place), what, mend))
-        elif name not in tool.args:
+        elif name not in tool.kinds:
             what = f"points at {name!r}, which is no argument of {tool.name!r}"
-            mend = did_you_mean(name, list(tool.args))
+            mend = did_you_mean(name, list(tool.kinds))
+            problems.append(document.problem((*path, "sinks", place), what, mend))
+        elif tool.schema is not None and not ArgumentSchema(tool.schema).has_place(pointer):
+            what = f"{pointer!r} is no place that the schema declares"
+            mend = "declare it in properties or items; * stands for each element"
             problems.append(document.problem((*path, "sinks", place), what, mend))
     return problems
 
@@ -410,8 +437,8 @@ def _inverse_problems(
         mend = did_you_mean(tool.inverse, [name for name in tools if name != tool.name])
         return [document.problem((*path, "inverse"), what, mend)]
     problems = []
-    for name, kind in inverse.args.items():
-        own = tool.args.get(name)
+    for name, kind in inverse.kinds.items():
+        own = tool.kinds.get(name)
         if own is None and not kind.endswith("?"):
             what = f"{inverse.name!r} needs {name!r}, which {tool.name!r} has not"
             mend = "declare it here too, or make it optional there"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.canonical import normalize_json, normalize_numbers
 from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.readers import PUBLIC, Labels, Readers, meet_labels
@@ -261,10 +261,13 @@ class ArgumentResolver(Struct):
 
     `origins` are those of every value, `sources` the references that drew some, `readers` who may
     read an argument as a whole, where not everybody may. `known` is asked for once, and only if
-    something is given bare. `size` counts what was drawn.
+    something is given bare. `size` counts what was drawn. With `keeps_numbers` a bare fraction
+    stays a number, and is else its decimal text; drawn by reference it is that text either way, as
+    the record of what it is drawn from has it.
     """
 
     roots: Roots
+    keeps_numbers: bool = False
     origins: dict[str, Origin] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     readers: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -287,7 +290,7 @@ class ArgumentResolver(Struct):
         elif isinstance(given, Mapping | list | tuple):
             value, readers = self._resolve_composite(given, pointer)
         else:
-            value = _normalize(given)
+            value = self._normalize_bare(given)
             self.origins[pointer] = self._bare_origin(value)
             readers = self._run_readers()
         if readers is not None:
@@ -299,6 +302,9 @@ class ArgumentResolver(Struct):
         if self._known is None:
             self._known = known_values(self.roots)
         return self._known
+
+    def _normalize_bare(self, given: Any) -> Any:
+        return _normalize(given, normalize_numbers if self.keeps_numbers else normalize_json)
 
     def _bare_origin(self, value: Any) -> Origin:
         return bare_origin(value, self.known_values())
@@ -322,7 +328,7 @@ class ArgumentResolver(Struct):
         return value, PUBLIC if labels is None else labels.readers_at(split_pointer(ref.pointer))
 
     def _resolve_composite(self, given: Any, pointer: str) -> tuple[Any, Readers]:
-        inner = ArgumentResolver(self.roots, size=self.size, _known=self._known)
+        inner = ArgumentResolver(self.roots, self.keeps_numbers, size=self.size, _known=self._known)
         readers: list[Readers] = [self._run_readers()]
         value = inner._resolve_element(given, pointer, readers, 0)
         self._known = inner._known
@@ -356,7 +362,7 @@ class ArgumentResolver(Struct):
                 for index, item in enumerate(given)
             ]
         else:
-            value = _normalize(given)
+            value = given if type(given) is str else self._normalize_bare(given)
             self.origins[pointer] = self._bare_origin(value)
             return value
         self.origins[pointer] = composite_origin(value, pointer, self.origins, self._bare_origin)
@@ -403,8 +409,8 @@ def _depth(value: Any) -> int:
     return 0
 
 
-def _normalize(value: Any) -> Any:
+def _normalize(value: Any, normalize: Callable[[Any], Any] = normalize_json) -> Any:
     try:
-        return normalize_json(value)
+        return normalize(value)
     except ValueError as error:
         raise BadProposal(f"a value has no canonical form: {error}") from error

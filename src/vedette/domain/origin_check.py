@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.canonical import normalize_json, normalize_numbers
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import (
     Origin,
@@ -68,5 +68,13 @@ def _check_unchanged(root: Any, path: tuple[str, ...], value: Any, source: str) 
         current = resolve_path(root, path[1:])
     except BadProposal as error:
         raise Superseded(f"{source} is no longer there") from error
-    if normalize_json(current) != value:
+    if normalize_json(current) != value and not _is_same_by_number(current, value):
         raise Superseded(f"{source} says something else now")
+
+
+def _is_same_by_number(current: Any, value: Any) -> bool:
+    """Say whether a value is what is recorded of it where a schema made numbers of its texts."""
+    try:
+        return bool(normalize_json(normalize_numbers(current)) == normalize_json(value))
+    except ValueError:
+        return False

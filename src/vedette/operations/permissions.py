@@ -28,8 +28,8 @@ from vedette.policy.gateway import Gateway
 SCHEMA = "vedette.rights/1"
 _QUERY_EVENT = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
 _EXAMPLES: Mapping[str, Any] = {
-    "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "list": [],
-    "object": {},
+    "string": "example", "integer": 1, "number": 1, "boolean": False, "strings": ["example"],
+    "list": [], "object": {}, "any": "example", "null": None,
 }  # fmt: skip
 _OUTCOMES_SCOPE = ("ledger", "outcomes")
 # No list of values has it: U+FFFF is no character.
@@ -160,7 +160,7 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
         **_answer_to_json(best),
         "sinks": {
             sink: {
-                origin: _answer_to_json(ask(args, {sink: origin}, _FULL_CONFIDENCE))
+                origin: _answer_to_json(ask(args, _label_sink(sink, origin), _FULL_CONFIDENCE))
                 for origin in get_args(Origin)
             }
             for sink in sinks
@@ -176,6 +176,11 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
         },
         "bar_milli": _bar(ask, args, best),
     }
+
+
+def _label_sink(sink: str, origin: Origin) -> dict[str, Origin]:
+    """Return the labels of a sink's value, and of the argument that a sink within one is in."""
+    return {**{f"/{name}": origin for name in sink.split("/")[1:2]}, sink: origin}
 
 
 def _word(grant: Any, name: str) -> str | None:

@@ -274,6 +274,78 @@ def test_a_malformed_agent_yaml(
         small.load()
 
 
+SCHEMA = """\
+    schema:
+      type: object
+      properties:
+        ship: {type: string, maxLength: 40}
+        tonnage: {type: number, minimum: 0, exclusiveMaximum: 250000.5}
+        crew:
+          type: array
+          items:
+            type: object
+            properties: {mail: {type: string, format: email}}
+      required: [ship]
+    sinks: [/ship, /crew/*/mail]
+"""
+WORDS = "    args: {ship: string}\n    sinks: [/ship]\n"
+
+
+def test_a_tool_declares_its_arguments_by_a_schema(small: Small) -> None:
+    small.change(WORDS, SCHEMA)
+    assert small.check() == []
+    tool = small.load().fleet.agents["harbour_watch"].tools["master.call"]
+    assert tool.args == {"ship": "string", "tonnage": "number?", "crew": "list?"}
+    assert tool.sinks == ("/ship", "/crew/*/mail")
+    assert tool.schema is not None
+    assert tool.schema["properties"]["tonnage"] == {
+        "type": "number", "minimum": 0, "exclusiveMaximum": 250000.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "what", "mend"),
+    [
+        ("minimum: 0", "minimun: 0", "tools[2].schema.properties.tonnage.minimun", "no keyword",
+         "'minimum'"),
+        ("format: email", "format: mail",
+         "tools[2].schema.properties.crew.items.properties.mail.format", "no format", "email"),
+        ("type: array", "type: list", "tools[2].schema.properties.crew.type", "'list'", "JSON"),
+        ("required: [ship]", "required: [shap]", "tools[2].schema.required", "'shap'",
+         "properties"),
+        ("/crew/*/mail]", "/crew/*/male]", "tools[2].sinks[1]", "no place", "* stands for"),
+        ("/crew/*/mail]", "/crew/mail]", "tools[2].sinks[1]", "no place", "* stands for"),
+        ("/crew/*/mail]", "/krew]", "tools[2].sinks[1]", "no argument", "'crew'"),
+        ("    schema:", "    args: {x: string}\n    schema:", "tools[2].schema", "by args:", "one"),
+        ("      type: object\n      prop", "      prop", "tools[2].schema.type", "an object",
+         "type:"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_schema_is_said_at_its_line(
+    small: Small, old: str, new: str, field: str, what: str, mend: str
+) -> None:
+    small.change(WORDS, SCHEMA)
+    small.change(old, new)
+    (problem,) = small.check()
+    assert (problem.file, problem.field) == (YAML, field)
+    assert what in problem.what
+    assert mend in problem.mend
+    text = (small.folder / "agent.yaml").read_text()
+    first = line_of(text, "name: master.call")
+    assert first < problem.line <= text.count("\n")
+    with pytest.raises(BadFleet, match=rf"agent\.yaml:{problem.line}"):
+        small.load()
+
+
+def test_an_inverse_is_given_what_its_schema_takes(small: Small) -> None:
+    small.change("    args: {berth: string}\n", SCHEMA.partition("    sinks")[0])
+    small.change("    sinks: [/berth]\n    settles: transactional\n    function: free",
+                 "    sinks: []\n    settles: transactional\n    function: free")  # fmt: skip
+    assert small.check() == []  # it needs the ship, and may be told the rest
+    small.change("type: string, maxLength: 40", "type: integer")
+    assert "one type" in str(small.check()[0])
+
+
 @pytest.mark.parametrize(
     ("cron", "what"),
     [
@@ -540,6 +612,7 @@ def test_the_schema_names_every_key_and_requires_the_class_of_a_tool() -> None:
     tool = schema["$defs"]["ToolFile"]
     assert "settles" in tool["required"]
     assert tool["additionalProperties"] is False
+    assert tool["properties"]["schema"]["allOf"] == [{"$ref": schema["$schema"]}]
     for line in textwrap.dedent(AGENT).splitlines():
         key = line.split(":")[0]
         if line[:1].isalpha():

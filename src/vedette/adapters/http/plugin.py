@@ -19,7 +19,7 @@ from vedette.config.yaml import KeyPath
 from vedette.domain.base.canonical import canonicalize
 from vedette.domain.ports.plugin import TableProblem, ToolPerformer, ToolPlugin
 
-_SCALAR_KINDS = ("string", "integer", "boolean")
+_SCALAR_KINDS = ("string", "integer", "number", "boolean")
 _IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
 
 
@@ -94,7 +94,7 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]
         yield ("http", "idempotency_header"), why, "write for example Idempotency-Key"
     try:
         for name in body_arguments(http.body):
-            if name not in tool.args:
+            if name not in tool.kinds:
                 yield ("http", "body"), *_unknown_argument(tool, name)
         canonicalize(http.body)
     except BadTemplate as error:
@@ -117,7 +117,7 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]
             )
         try:
             for name in template_arguments(value):
-                if name not in tool.args:
+                if name not in tool.kinds:
                     yield (*path, "where", pointer), *_unknown_argument(tool, name)
         except BadTemplate as error:
             yield (*path, "where", pointer), *_split_error(error)
@@ -132,7 +132,7 @@ def _request_problems(
         for name in template_arguments(url):
             yield from _sink_problems(tool, name, (*path, "url"), "the URL")
         for name in template_arguments(url.partition("?")[0]):
-            if tool.args.get(name, "").endswith("?"):
+            if tool.kinds.get(name, "").endswith("?"):
                 what = f"a path needs {name!r}, which may be left out"
                 yield (*path, "url"), what, "make it needed, or put it into the query"
     except BadTemplate as error:
@@ -149,7 +149,7 @@ def _request_problems(
 
 
 def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[TableProblem]:
-    kind = tool.args.get(name)
+    kind = tool.kinds.get(name)
     if kind is None:
         yield place, *_unknown_argument(tool, name)
         return
@@ -163,7 +163,7 @@ def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Ite
 
 def _unknown_argument(tool: ToolFile, name: str) -> tuple[str, str]:
     what = f"{name!r} is no argument of {tool.name!r}"
-    return what, did_you_mean(name, list(tool.args))
+    return what, did_you_mean(name, list(tool.kinds))
 
 
 def _split_error(error: BadTemplate) -> tuple[str, str]:

@@ -8,12 +8,15 @@ is never part of a template.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct, field
+
+from vedette.domain.base.canonical import canonicalize_numbers
 
 KEY_ARGUMENT = "@key"
 # Statuses that say that a POST was done and where to look (RFC 9110, 15.4.4), or ask for a login.
@@ -193,14 +196,19 @@ def _argument_text(name: str, values: Mapping[str, Any]) -> str:
     value = values.get(name)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, str | int):
+    is_fraction = isinstance(value, float) and math.isfinite(value)
+    if not is_fraction and not isinstance(value, str | int):
         raise BadArgument(f"argument {name!r} is missing, or is no text and no number")
-    text = str(value)
+    text = _plain_text(value)
     if len(text) > _MAX_ARGUMENT:
         raise BadArgument(f"argument {name!r} is longer than {_MAX_ARGUMENT} characters")
     if any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text):
         raise BadArgument(f"argument {name!r} holds a control character")
     return text
+
+
+def _plain_text(value: Any) -> str:
+    return canonicalize_numbers(value).decode() if isinstance(value, float) else str(value)
 
 
 _OMITTED = object()
@@ -220,6 +228,6 @@ def _fill_body(template: Any, values: Mapping[str, Any]) -> Any:
         name = whole[0][1]
         return _OMITTED if name is None or values.get(name) is None else values[name]
     return "".join(
-        fixed + ("" if name is None or values.get(name) is None else str(values[name]))
+        fixed + ("" if name is None or values.get(name) is None else _plain_text(values[name]))
         for fixed, name in whole
     )

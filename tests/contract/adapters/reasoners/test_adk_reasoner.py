@@ -358,7 +358,8 @@ EXTRA = {
     "toolset": ("tools=[Everything()]", "Everything"),
     "agent as tool": ("tools=[AgentTool(LlmAgent(name='c', model='none'))]", "tool c"),
     "tool with hands": ("tools=[Hands(*hands())]", "mail_file"),
-    "tool of other arguments": ("tools=[widened()]", "mail.file"),
+    "tool of other arguments": ("tools=[widened(args={'x': 'object'})]", "mail.file"),
+    "tool of a schema": ("tools=[widened(args={}, schema=SCHEMA)]", "mail.file"),
 }
 HEAD = """\
 from pathlib import Path
@@ -383,10 +384,14 @@ def hands():
     return ToolFile(name="mail.file", verb="move", resource="mailbox", settles="none",
                     args=args, sinks=[], function="f"), ""
 
-def widened():
+def widened(**other):
     shape, about = hands()
     given = {name: getattr(shape, name) for name in shape.model_fields_set}
-    return DeclaredTool(ToolFile(**{**given, "args": {"x": "object"}}), about)
+    return DeclaredTool(ToolFile(**{**given, **other}), about)
+
+# Of the same names and kinds as are declared.
+SCHEMA = {"type": "object", "required": ["message", "folder"],
+          "properties": {name: {"type": "string"} for name in ("message", "folder")}}
 
 """
 
@@ -564,6 +569,45 @@ async def test_declared_tools_stand_alone(folder: Path) -> None:
     assert schema["properties"]["to"] == {"type": "array", "items": {"type": "string"}}
     assert isinstance(send, DeclaredTool)
     assert send.tool == "mail.send"
+
+
+PAY = """\
+  - name: pay.send
+    verb: pay
+    resource: bank
+    schema: {type: object, properties: {amount: {type: number, maximum: 500}, tags: {type: array,
+      items: {enum: [a, b]}}, note: {type: string}}, required: [amount]}
+    sinks: []
+    settles: none
+    function: send_mail
+"""
+
+
+def test_a_schema_is_declared_as_it_is_and_calls_come_back_as_they_were(folder: Path) -> None:
+    with (folder / "agent.yaml").open("a") as file:
+        file.write(PAY)
+    tool = declared_tools(folder)[-1]
+    assert isinstance(tool, DeclaredTool)
+    declaration = tool._get_declaration()
+    assert declaration is not None
+    assert declaration.parameters_json_schema == tool.schema
+    assert "Any value, of whatever type" in tool.description
+    given = {"amount": 12.5, "tags": ["a"], "note": "0.5", "more": "1.5"}
+    read = tool.read_args(given)
+    assert read == given
+    # A turn's record keeps fractions as texts; the model is shown the numbers that it gave.
+    assert tool.write(encode_arguments(read)) == given
+    drawn = tool.read_args({"amount": "ref:/event/data/sum"})
+    assert drawn == {"amount": Ref("/event/data/sum")}
+    assert tool.write(encode_arguments(drawn)) == {"amount": "ref:/event/data/sum"}
+
+
+def test_a_schema_that_is_not_taken_is_said_with_its_line(folder: Path) -> None:
+    with (folder / "agent.yaml").open("a") as file:
+        file.write(PAY.replace("maximum", "maximun"))
+    with pytest.raises(BadFleet, match=r"no keyword known here") as caught:
+        declared_tools(folder)
+    assert "schema.properties.amount.maximun" in str(caught.value.where)
 
 
 def test_adks_own_loader_takes_the_folder(folder: Path) -> None:

@@ -292,7 +292,8 @@ def _retell(
         if in_line:
             calls.append({"tool": name, **{key: result[key] for key in _IN_LINE if key in result}})
         else:
-            args = write_args(proposal["args"], {} if tool is None else tool.kinds)
+            given = proposal["args"]
+            args = write_args(given, {}) if tool is None else tool.write(given)
             calls.append({"tool": name, "args": args, **result})
     told: dict[str, Any] = {"calls": calls}
     text = "" if in_line or not turn["proposals"] else turn["proposals"][0]["why"]

@@ -23,13 +23,15 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from msgspec import Struct
 
+from vedette.config.agent import tool_schema_problems
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
 from vedette.config.agent_folder import read_code
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
+from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.errors import BadFleet
-from vedette.domain.origin import Ref
+from vedette.domain.origin import Ref, escape_pointer
 
 # How a model writes a reference: this, then a JSON Pointer without its first slash.
 REF = "ref:/"
@@ -50,6 +52,13 @@ that place of the data you were given (/event, /charter, /registry, /memory, /ou
 inside lists and objects too; in a list of texts, a reference to a list stands for its items. Give
 a reference wherever the value stands in the data: it is copied exactly, and policy knows where it
 comes from."""
+_SCHEMA_USAGE = """\
+Calling this proposes it; whether it happens is decided by policy and told in the answer.
+Any value, of whatever type, may be given as it is, or as a text that is a reference:
+`ref:/event/data/from` stands for the value at that place of the data you were given (/event,
+/charter, /registry, /memory, /outcome, /row). Values inside lists and objects too. Give a reference
+wherever the value stands in the data: it is copied exactly, and policy knows where it comes from.
+What it stands for has to fit the schema."""
 
 
 def function_name(tool: str) -> str:
@@ -60,21 +69,32 @@ def function_name(tool: str) -> str:
 class DeclaredTool(BaseTool):
     """A declared tool as ADK's BaseTool. It performs nothing: `run_async` reports a proposal only.
 
-    `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
+    `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types, `schema`
+    is their JSON Schema if it declares one.
     """
 
     def __init__(self, shape: ToolFile, summary: str) -> None:
         super().__init__(name=function_name(shape.name), description=_describe(shape, summary))
         self.tool = shape.name
-        self.kinds = dict(shape.args)
+        self.kinds = dict(shape.kinds)
+        self.schema = shape.schema
 
     def _get_declaration(self) -> types.FunctionDeclaration:
+        if self.schema is not None:
+            return self._declare(self.schema)
         properties = {name: _SCHEMAS[kind.removesuffix("?")] for name, kind in self.kinds.items()}
         needed = [name for name, kind in self.kinds.items() if not kind.endswith("?")]
-        schema = {"type": "object", "properties": properties, "required": needed}
+        return self._declare({"type": "object", "properties": properties, "required": needed})
+
+    def _declare(self, schema: dict[str, Any]) -> types.FunctionDeclaration:
         return types.FunctionDeclaration(
             name=self.name, description=self.description, parameters_json_schema=schema
         )
+
+    @property
+    def declared(self) -> tuple[str, dict[str, str], dict[str, Any] | None]:
+        """Return what two tools have alike that are the same tool of agent.yaml."""
+        return self.tool, self.kinds, self.schema
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
         """Report that something was proposed; do nothing."""
@@ -86,7 +106,12 @@ class DeclaredTool(BaseTool):
 
     def write(self, args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Return recorded arguments (see `encode_argument`) as the model gave them."""
-        return write_args(args, self.kinds)
+        given = write_args(args, self.kinds)
+        if self.schema is None:
+            return given
+        # The record keeps a fraction as its decimal text.
+        places = {"/" + escape_pointer(name) for name in given}
+        return ArgumentSchema(self.schema).read_numbers(given, places)
 
 
 def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -120,6 +145,7 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
                 raise_first_error(
                     [document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")]
                 )
+        raise_first_error(tool_schema_problems(tool, document, ("tools", index)))
         made = DeclaredTool(tool, summaries.get(tool.function or "", ""))
         twin = found.get(made.name)
         if twin is not None:
@@ -149,7 +175,7 @@ def _describe(shape: ToolFile, summary: str) -> str:
         sentences.append(f"What it acts on is decided by: {sinks}.")
     if shape.high_impact:
         sentences.append("It has high impact and waits for a person.")
-    return " ".join(sentences) + "\n" + _USAGE
+    return " ".join(sentences) + "\n" + (_USAGE if shape.schema is None else _SCHEMA_USAGE)
 
 
 def _read_value(value: Any, kind: str) -> Any:
@@ -270,6 +296,6 @@ def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredToo
             what = f"root_agent has the tool {getattr(tool, 'name', None) or repr(tool)}"
             raise refusal(f"{what}, which is not declared", "write tools=declared_tools(HERE)")
         twin = tools.get(tool.name)
-        if twin is None or (twin.tool, twin.kinds) != (tool.tool, tool.kinds):
+        if twin is None or twin.declared != tool.declared:
             what = f"root_agent has the tool {tool.tool!r}, which agent.yaml does not declare so"
             raise refusal(what, "write tools=declared_tools(HERE)")

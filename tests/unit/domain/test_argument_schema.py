@@ -1,0 +1,277 @@
+"""A tool that declares its arguments by a schema: what is bound, and what is said of the rest."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import rfc8785
+
+from vedette.domain.action import Action, Proposal, bind_proposal
+from vedette.domain.argument_schema import MAX_VALUES, ArgumentSchema
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.origin import Ref, Roots
+from vedette.domain.origin_check import recompute_origins
+from vedette.domain.run import Superseded
+from vedette.domain.schema_check import find_schema_problems
+from vedette.domain.tool import Tool
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "amount": {"type": "number", "minimum": 0, "maximum": 500, "multipleOf": 0.01},
+        "copies": {"type": "integer"},
+        "level": {"enum": ["low", "high"]},
+        "code": {"type": "string", "pattern": "^[A-Z]+$", "maxLength": 3},
+        "to": {
+            "type": "array", "maxItems": 2, "uniqueItems": True,
+            "items": {
+                "type": "object", "required": ["address"],
+                "properties": {
+                    "address": {"type": "string", "format": "email"},
+                    "name": {"$ref": "#/$defs/name"},
+                },
+            },
+        },
+        "labels": {"type": "object", "additionalProperties": {"type": "number"}},
+        "rate": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "text_or_number": {"type": ["string", "number"]},
+    },
+    "required": ["amount"],
+    "$defs": {"name": {"type": ["string", "null"]}},
+}  # fmt: skip
+
+
+def tool(schema: dict[str, Any], *sinks: str) -> Tool:
+    return Tool(
+        name="pay.send", verb="send", resource="bank", args={}, sinks=sinks, settles="none",
+        function="send", schema=schema,
+    )  # fmt: skip
+
+
+TOOL = tool(SCHEMA, "/to/*/address", "/labels/*")
+NONE: dict[str, Any] = {}
+ROOTS = Roots(
+    event={"data": {"sum": "12.5", "half": 0.5, "word": "1.50", "who": "x@evil.example",
+                    "all": [{"address": "x@evil.example"}], "deep": {"a": "0.25", "b": 3.0}}},
+    vouched=frozenset(), charter={"desk": "desk@example.org", "most": 99.5}, registry=NONE,
+    memory=NONE, trusted_memories=frozenset(), outcome=NONE, trusted_outcomes=frozenset(), row=NONE,
+)  # fmt: skip
+
+
+def bound(*, declared: Tool = TOOL, **args: Any) -> Action:
+    return bind_proposal(
+        Proposal("pay.send", args), {"pay.send": declared}, ROOTS,
+        run="run_1", turn=1, ordinal=0, confidence=1.0,
+    )  # fmt: skip
+
+
+def test_the_schema_of_these_tests_is_taken() -> None:
+    assert find_schema_problems(SCHEMA) == []
+
+
+def test_what_properties_do_not_name_is_no_argument_even_of_an_open_schema() -> None:
+    for more in ({}, {"additionalProperties": True}, {"additionalProperties": {"type": "string"}}):
+        declared = tool({"type": "object", "properties": {"a": {}}, **more})
+        assert bound(declared=declared, a="x").args == {"a": "x"}
+        with pytest.raises(BadProposal, match="has no argument 'b'"):
+            bound(declared=declared, a="x", b="x")
+
+
+def test_a_schema_sums_up_as_words() -> None:
+    assert TOOL.args == {
+        "amount": "number", "copies": "integer?", "level": "string?", "code": "string?",
+        "to": "list?", "labels": "object?", "rate": "number?", "text_or_number": "any?",
+    }  # fmt: skip
+
+
+def test_numbers_stay_numbers_and_have_one_form() -> None:
+    assert bound(amount=12.5).args == {"amount": 12.5}
+    one = [bound(amount=1), bound(amount=1.0)]
+    assert [type(each.args["amount"]) for each in one] == [int, int]
+    assert one[0].digest == one[1].digest != bound(amount=1.01).digest
+    assert bound(amount=-0.0).digest == bound(amount=0).digest
+    assert bound(amount=3, copies=3.0).args["copies"] == 3
+
+
+@pytest.mark.parametrize(
+    "amount", [float("nan"), float("inf"), 2**53, -(2**53), 1e300, 10**400, True, "1.5", None, "1"]
+)
+def test_what_is_no_exact_number_is_refused(amount: object) -> None:
+    declared = tool({"type": "object", "properties": {"amount": {"type": "number"}}})
+    with pytest.raises(BadProposal):
+        bound(declared=declared, amount=amount)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({}, "tool pay.send needs the argument 'amount'"),
+        ({"amount": 1, "more": 1}, "tool pay.send has no argument 'more'"),
+        ({"amount": "secret"}, "tool pay.send: /amount must be a number"),
+        ({"amount": -1}, "tool pay.send: /amount must be at least 0"),
+        ({"amount": 500.01}, "tool pay.send: /amount must be at most 500"),
+        ({"amount": 0.005}, "tool pay.send: /amount must be a multiple of 0.01"),
+        ({"amount": 1, "copies": 1.5}, "tool pay.send: /copies must be an integer"),
+        ({"amount": 1, "level": "secret"}, 'tool pay.send: /level must be one of "low", "high"'),
+        ({"amount": 1, "code": "se"}, "tool pay.send: /code must match the pattern ^[A-Z]+$"),
+        ({"amount": 1, "code": "LONG"}, "tool pay.send: /code must have at most 3 characters"),
+        ({"amount": 1, "to": [{"name": "secret"}]},
+         "tool pay.send: /to/0 needs the member 'address'"),
+        ({"amount": 1, "to": [{"address": "secret"}]},
+         "tool pay.send: /to/0/address must be of the format email"),
+        ({"amount": 1, "to": [{"address": "a@b.example", "name": 1}]},
+         "tool pay.send: /to/0/name must be a string or null"),
+        ({"amount": 1, "to": [{"address": "a@b.example"}] * 2},
+         "tool pay.send: /to must have no item twice"),
+        ({"amount": 1, "labels": {"secret": "x"}}, "tool pay.send: /labels/* must be a number"),
+        ({"amount": 1, "rate": "x"},
+         "tool pay.send: /rate fits none of the forms that it may have"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said_in_one_sentence_without_what_was_given(
+    args: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadProposal) as caught:
+        bound(**args)
+    assert caught.value.what == said
+    assert "secret" not in str(caught.value)
+
+
+def test_cents_are_a_multiple_of_cents() -> None:
+    """As jsonschema divides floats they are not: 0.07 / 0.01 is 7.000000000000001."""
+    assert all(bound(amount=cents / 100).args["amount"] == cents / 100 for cents in range(300))
+
+
+def test_a_reference_stands_for_a_value_of_any_type() -> None:
+    action = bound(
+        amount=Ref("/event/data/sum"), rate=Ref("/charter/most"), labels=Ref("/event/data/deep"),
+        to=Ref("/event/data/all"),
+    )  # fmt: skip
+    assert action.args == {
+        "amount": 12.5, "rate": 99.5, "labels": {"a": 0.25, "b": 3},
+        "to": [{"address": "x@evil.example"}],
+    }  # fmt: skip
+    assert action.origins["/amount"] == action.origins["/labels/a"] == "untrusted"
+    assert action.origins["/rate"] == "trusted"
+    assert bound(amount=Ref("/event/data/half")).args == {"amount": 0.5}
+
+
+def test_a_drawn_text_that_may_be_text_stays_one() -> None:
+    assert bound(amount=1, text_or_number=Ref("/event/data/sum")).args["text_or_number"] == "12.5"
+    with pytest.raises(BadProposal, match="must be a number"):
+        bound(amount=Ref("/event/data/word"))  # nothing of ours writes a number so
+    with pytest.raises(BadProposal, match="must be a number"):
+        bound(amount="12.5", rate=Ref("/charter/most"))  # given bare it is a text
+
+
+def test_every_element_has_its_origin_and_a_sink_the_worst_of_its_places() -> None:
+    desk = {"address": Ref("/charter/desk")}
+    action = bound(amount=1, to=[desk, {"address": Ref("/event/data/who"), "name": None}])
+    assert action.origins["/to/0/address"] == "trusted"
+    assert action.origins["/to/1/address"] == action.origins["/to"] == "untrusted"
+    assert "/to/*/address" not in action.origins
+    assert action.judged_origins["/to/*/address"] == "untrusted"
+    assert bound(amount=1, to=[desk]).judged_origins["/to/*/address"] == "trusted"
+    # Its neighbour does not count, and what is absent has no origin.
+    named = bound(amount=1, to=[{**desk, "name": "derived"}])
+    assert named.judged_origins["/to/*/address"] == "trusted"
+    absent = bound(amount=1, to=[], labels={}).judged_origins
+    assert not {"/to/*/address", "/labels/*"} & absent.keys()
+
+
+def test_a_member_named_as_the_sink_is_spelled_labels_no_sink() -> None:
+    forged = bound(amount=1, labels={"*": Ref("/charter/most"), "x": Ref("/event/data/half")})
+    assert forged.origins["/labels/*"] == "trusted"
+    assert forged.judged_origins["/labels/*"] == "untrusted"
+
+
+def test_an_argument_that_is_labelled_as_a_whole_gives_its_sinks_that_label() -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "array"}}}
+    many = bound(declared=tool(schema, "/to/*"), to=[Ref("/charter/desk")] * 300)
+    assert many.judged_origins["/to/*"] == many.origins["/to"] == "derived"
+
+
+def test_a_sink_within_a_word_s_object_is_judged_with_the_whole_where_it_is_absent() -> None:
+    old = Tool(
+        name="pay.send", verb="send", resource="bank", args={"order": "object?"},
+        sinks=("/order/to",), settles="none", function="send",
+    )  # fmt: skip
+    there = bound(declared=old, order={"to": Ref("/charter/desk"), "x": "y"})
+    assert there.judged_origins["/order/to"] == "trusted"
+    assert bound(declared=old, order={"To": "y"}).judged_origins["/order/to"] == "derived"
+    assert "/order/to" not in bound(declared=old).judged_origins
+
+
+@pytest.mark.parametrize(
+    ("pointer", "known"),
+    [
+        ("/amount", True), ("/to", True), ("/to/0", True), ("/to/*", True), ("/to/*/address", True),
+        ("/to/0/name", True), ("/to/address", False), ("/to/*/adress", False), ("/amount/x", False),
+        ("/labels/x", True), ("/labels/*", True), ("/rate/*", False), ("/no", False),
+    ],
+)  # fmt: skip
+def test_a_sink_names_a_place_that_the_schema_declares(pointer: str, known: bool) -> None:
+    assert ArgumentSchema(SCHEMA).has_place(pointer) is known
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "known"),
+    [
+        ({"anyOf": [{"type": "object", "properties": {"a": {}}}, {"type": "null"}]}, "/x/a", True),
+        ({"anyOf": [{"type": "object", "properties": {"a": {}}}, {"type": "null"}]}, "/x/b", False),
+        ({"allOf": [{"properties": {"a": {}}}, {"type": "object"}]}, "/x/a", True),
+        ({"allOf": [{"properties": {"a": {}}}, {"type": "array"}]}, "/x/a", False),
+        ({"type": "array", "prefixItems": [{"type": "object", "properties": {"a": {}}}],
+          "items": False}, "/x/0/a", True),
+        ({"type": "array", "prefixItems": [{}], "items": False}, "/x/1", False),
+        ({"type": "array", "prefixItems": [{}], "items": False}, "/x/*", True),
+        ({"type": "object", "additionalProperties": False}, "/x/a", False),
+        ({"type": "object"}, "/x/a", True),
+        ({"$ref": "#/$defs/o"}, "/x/a", True), ({"$ref": "#/$defs/o"}, "/x/b", False),
+    ],
+)  # fmt: skip
+def test_places_are_found_through_combinations(
+    schema: dict[str, Any], pointer: str, known: bool
+) -> None:
+    whole = {
+        "type": "object", "properties": {"x": schema},
+        "$defs": {"o": {"type": "object", "properties": {"a": {}}}},
+    }  # fmt: skip
+    assert find_schema_problems(whole) == []
+    assert ArgumentSchema(whole).has_place(pointer) is known
+
+
+def test_a_fraction_of_the_charter_is_the_same_as_long_as_the_charter_says_it() -> None:
+    action = bound(amount=1, rate=Ref("/charter/most"))
+    record = {"args": action.args, "origins": action.origins, "sources": action.sources}
+    assert recompute_origins(record, {"most": 99.5}, NONE)["/rate"] == "trusted"
+    with pytest.raises(Superseded):
+        recompute_origins(record, {"most": 99.25}, NONE)
+
+
+@pytest.mark.parametrize("amount", [0.5, 3.5e-6, 1e-7, 0.1 + 0.2, 2**53 - 1])
+def test_an_action_s_digest_is_of_rfc_8785(amount: float) -> None:
+    declared = tool({"type": "object", "properties": {"amount": {"type": "number"}}})
+    action = bound(declared=declared, amount=amount)
+    whole: dict[str, Any] = {
+        "args": {"amount": amount},
+        "declared": declared.digest,
+        "tool": "pay.send",
+    }
+    assert action.digest == hashlib.sha256(rfc8785.dumps(whole)).hexdigest()
+
+
+def test_the_declaration_s_digest_covers_the_schema() -> None:
+    wider = {**SCHEMA, "properties": {**SCHEMA["properties"], "amount": {"type": "number"}}}
+    assert tool(wider).args == tool(SCHEMA).args
+    assert tool(wider).digest != tool(SCHEMA).digest
+    assert bound(declared=tool(wider), amount=1).digest != bound(amount=1).digest
+
+
+def test_what_is_too_much_is_refused_before_it_is_checked() -> None:
+    declared = tool({"type": "object", "properties": {"to": {"type": "array"}}})
+    with pytest.raises(BadProposal, match="more than 10,000 values"):
+        bound(declared=declared, to=[0] * MAX_VALUES)
+    assert bound(declared=declared, to=[0] * (MAX_VALUES - 2))
