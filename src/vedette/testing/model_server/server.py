@@ -370,8 +370,8 @@ class ModelServer:
             return
         assert self._loop is not None
         turn = await self._loop.run_in_executor(self._scripts, self._ask, asked)
-        if isinstance(turn, BaseException):
-            raise turn
+        if turn is None:
+            raise wire.trouble(ErrorAnswer("internal"))
         answer = wire.write(asked, turn)
         if isinstance(fault, CutAnswer | StallAnswer):
             whole = b"".join(answer.body)
@@ -395,12 +395,13 @@ class ModelServer:
             else:
                 await connection.send_all(200, answer.headers, answer.body)
 
-    def _ask(self, asked: Request) -> Turn | BaseException:
+    def _ask(self, asked: Request) -> Turn | None:
         try:
             return self._script(asked)
         except BaseException as error:
-            # Returned: a StopIteration would never arrive through a future.
-            return error
+            # Kept here: a StopIteration would not arrive through a future.
+            self._errors.append(error)
+            return None
 
     @contextlib.contextmanager
     def _handed_out(
