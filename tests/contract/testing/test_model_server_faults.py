@@ -292,7 +292,7 @@ def test_an_answer_may_be_empty(wire: str, stream: bool) -> None:
     if stream:
         assert given
     else:
-        empty = {
+        empty: dict[str, Callable[[], bool]] = {
             "gemini": lambda: given.candidates[0].content.parts is None,
             "anthropic": lambda: given.content == [],
             "responses": lambda: given.output == [],

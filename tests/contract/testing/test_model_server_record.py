@@ -100,6 +100,7 @@ async def test_a_client_that_keeps_to_a_limit_is_seen_to() -> None:
             await asyncio.gather(*(once() for _ in range(200)))
         assert server.max_calls_in_flight <= 4
         assert server.statuses == {200: 200}
+        assert [each.number for each in server.exchanges] == list(range(1, 201))
 
 
 def test_whoever_leaves_is_not_in_flight_any_more() -> None:

@@ -20,13 +20,7 @@ from vedette.testing.model_server.openai import (
     refuse,
     trouble,
 )
-from vedette.testing.model_server.turn import (
-    FunctionCall,
-    FunctionResult,
-    Message,
-    Request,
-    Turn,
-)
+from vedette.testing.model_server.turn import FunctionCall, FunctionResult, Message, Request, Turn
 from vedette.testing.model_server.wire import (
     SSE,
     Answer,

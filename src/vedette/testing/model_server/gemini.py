@@ -193,10 +193,7 @@ class Gemini:
                 "quotaValue": "10",
             }
             details: list[Mapping[str, Any]] = [
-                {
-                    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
-                    "violations": [violation],
-                },
+                {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]},
                 help_,
             ]
             if fault.retry_after_s is not None:

@@ -32,7 +32,7 @@ from vedette.testing.model_server.gemini import Gemini
 from vedette.testing.model_server.ollama import Ollama
 from vedette.testing.model_server.responses import Responses
 from vedette.testing.model_server.turn import Request, Script, Turn
-from vedette.testing.model_server.turn_history import Parts, Route, TurnHistory, prefixes
+from vedette.testing.model_server.turn_history import Route, TurnHistory, prefixes
 from vedette.testing.model_server.wire import (
     JSON,
     Answer,
@@ -197,7 +197,7 @@ class ModelServer:
         Signatures of before are refused from now on, and a conversation without them is taken as
         one with another model.
         """
-        self._call(self.history.clear)
+        self.history = TurnHistory()
 
     # --- what came ----------------------------------------------------------------------------
 
@@ -222,14 +222,6 @@ class ModelServer:
         return self._clock.now_us() // 1_000_000 if self._clock else _EPOCH_S
 
     # --- the thread ---------------------------------------------------------------------------
-
-    def _call(self, work: Callable[[], None]) -> None:
-        assert self._loop is not None, "the server is not running"
-
-        async def done() -> None:
-            work()
-
-        asyncio.run_coroutine_threadsafe(done(), self._loop).result()
 
     def _serve(self) -> None:
         try:
@@ -279,6 +271,8 @@ class ModelServer:
             body = await asked.body()
         except ClientDisconnect:
             return
+        # Whoever left in the same moment has been counted out when this is over.
+        await asyncio.sleep(0)
         http = HttpRequest(
             len(self.exchanges) + 1,
             asked.method,
@@ -296,8 +290,6 @@ class ModelServer:
             http.headers,
             _json(body),
         )
-        # Whoever left in the same moment has been counted out when this is over.
-        await asyncio.sleep(0)
         self.exchanges.append(exchange)
         self.calls_in_flight += 1
         self.max_calls_in_flight = max(self.max_calls_in_flight, self.calls_in_flight)
@@ -410,13 +402,13 @@ class ModelServer:
         """Remember a turn before its last byte is sent; not if the client did not get it whole."""
         route: Route = (asked.wire, asked.model, asked.key)
         prefix = prefixes(asked.messages)[-1]
-        parts: Parts = answer.parts
-        self.history.remember(route, prefix, parts, answer.opaque)
+        history = self.history
+        history.remember(route, prefix, answer.parts, answer.opaque)
         try:
             yield
         finally:
             if not connection.complete:
-                self.history.retract(route, prefix, parts)
+                history.retract(route, prefix, answer.parts)
 
 
 class _Connection:

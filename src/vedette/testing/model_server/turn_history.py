@@ -58,8 +58,3 @@ class TurnHistory:
     def opaque(self, route: Route, name: str) -> Any:
         """Return what was kept with a sealed part, None if this route was never given it."""
         return self._opaque.get((route, name))
-
-    def clear(self) -> None:
-        """Forget all: what was handed out before is unknown from now on."""
-        self._turns.clear()
-        self._opaque.clear()
