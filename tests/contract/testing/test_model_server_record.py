@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import threading
+from time import sleep
 from typing import Any
 
 import httpx
@@ -14,6 +17,7 @@ from vedette.testing.model_server import (
     CutAnswer,
     ModelServer,
     Request,
+    SlowAnswer,
     StallAnswer,
     Turn,
     mail_agent,
@@ -51,6 +55,7 @@ def test_requests_are_kept_in_order() -> None:
         asked = server.requests[0]
         assert (asked.number, asked.model, asked.key, asked.streamed) == (1, "gpt-5.5", KEY, False)
         assert server.exchanges[0].headers["authorization"] == f"Bearer {KEY}"
+    assert not any(each.cut for each in server.exchanges)
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -112,6 +117,29 @@ def test_whoever_leaves_is_not_in_flight_any_more() -> None:
         assert ask(server).status_code == 200
         assert server.max_calls_in_flight == 1
         assert [each.cut for each in server.exchanges] == [*[True] * 19, False]
+
+
+def test_whoever_leaves_makes_room_at_once() -> None:
+    """The end of one connection and a request on another, in one look of the server's loop."""
+    body = json.dumps({"model": "gpt-5.5", "messages": USER}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    whole = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    times = 40
+    with ModelServer(filed) as server:
+        server.add_fault(StallAnswer(), requests=range(1, 2 * times, 2))
+        port = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as stays:
+            stays.settimeout(20)
+            for number in range(1, times + 1):
+                with socket.create_connection(("127.0.0.1", port)) as leaves:
+                    leaves.sendall(whole)
+                    while len(server.exchanges) < 2 * number - 1:
+                        sleep(0.001)
+                stays.sendall(whole)
+                while b"Filed." not in stays.recv(65_536):
+                    pass
+        assert len(server.exchanges) == 2 * times
+        assert server.max_calls_in_flight == 1
 
 
 def test_whoever_is_cut_off_is_not_in_flight_any_more() -> None:
@@ -244,7 +272,7 @@ def test_a_conversation_asked_twice_may_go_on_by_either_answer() -> None:
         assert claude(server, told(mixed)).status_code == 400
 
 
-@pytest.mark.parametrize("fault", [CutAnswer(30), StallAnswer(30)])
+@pytest.mark.parametrize("fault", [CutAnswer(30), StallAnswer(30), SlowAnswer(100, 0.6)])
 def test_a_turn_that_did_not_arrive_is_not_demanded(fault: Any) -> None:
     foreign = [{"type": "tool_use", "id": "a", "name": "x", "input": {}}]
     with ModelServer(mail_agent()) as server:

@@ -271,8 +271,6 @@ class ModelServer:
             body = await asked.body()
         except ClientDisconnect:
             return
-        # Whoever left in the same moment has been counted out when this is over.
-        await asyncio.sleep(0)
         http = HttpRequest(
             len(self.exchanges) + 1,
             asked.method,
@@ -298,17 +296,13 @@ class ModelServer:
         )
         work = asyncio.ensure_future(self._handle(exchange, wire, http, connection))
         gone = asyncio.ensure_future(_disconnected(receive))
-        assert self._closing is not None
-        closing = asyncio.ensure_future(self._closing.wait())
         try:
-            await asyncio.wait({work, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not (work.done() or connection.complete):
                 work.cancel()
-                connection.abort()
         finally:
-            closing.cancel()
             gone.cancel()
-            await asyncio.gather(work, gone, closing, return_exceptions=True)
+            await asyncio.gather(work, gone, return_exceptions=True)
             self._leave(exchange)
 
     def _leave(self, exchange: Exchange) -> None:
@@ -482,11 +476,8 @@ def _build_protocol() -> type[asyncio.Protocol]:
             self.on_end: Callable[[], None] = lambda: None
             super().connection_made(transport)
 
-        def eof_received(self) -> None:
-            self.on_end()
-            super().eof_received()
-
         def connection_lost(self, error: Exception | None) -> None:
+            # At once: who left may have asked again, over a connection that is looked at next.
             self.on_end()
             super().connection_lost(error)
 
