@@ -19,10 +19,12 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
+from vedette.domain.model import ModelFailed
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
+from vedette.engine.model_turn import acquire_model, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget
 from vedette.engine.run_context import RunContext
@@ -54,9 +56,8 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     if context.run.turn == 0:
-        if context.spends and not await reserve_budget(services, context):
+        if not await take_turn(services, context, on_sent):
             return None
-        await run_turn(services, context, on_sent)
         if context.run.state in ("done", "waiting"):
             return None
     return context
@@ -73,9 +74,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
-            if context.spends and not await reserve_budget(services, context):
+            if not await take_turn(services, context):
                 return None
-            await run_turn(services, context)
         elif due := context.due_decisions(now):
             await reauthorize(services, context, due)
         elif context.next_effect(now) is not None:
@@ -107,6 +107,31 @@ async def record_wait(context: RunContext, now: int) -> None:
 
 
 # --- a turn: recall, reason, decide, commit --------------------------------------------------
+
+
+async def take_turn(
+    services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
+) -> bool:
+    """Take a run's next turn; False if it waits for its model or its budget instead."""
+    if not context.spends:
+        await run_turn(services, context, on_sent)
+        return True
+    asks = context.agent.asks_model
+    if asks and not await acquire_model(services, context):
+        return False
+    try:
+        if not await reserve_budget(services, context):
+            return False
+        await run_turn(services, context, on_sent)
+    except ModelFailed as failure:
+        if not asks:
+            raise
+        release_model(services, context, failure=failure)
+        await wait_for_model(services, context, failure)
+        return False
+    finally:
+        release_model(services, context)
+    return True
 
 
 async def run_turn(
@@ -209,6 +234,8 @@ async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudge
     briefing = context.build_briefing()
     if context.event.is_undo:
         return undo_judgement(context.event)
+    if context.model_call is not None:
+        context.model_call.at_us = services.clock.now_us()  # its budget was booked meanwhile
     if services.run_journal is None:
         judgement = await _ask_with_state(services, context, briefing)
     else:
@@ -217,6 +244,7 @@ async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudge
             judgement = await _ask_with_state(services, context, briefing)
         finally:
             services.run_journal.end(context.run.id)
+    release_model(services, context, judgement)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
     return judgement

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.budget import (
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    Budget,
     BudgetCap,
     BudgetPolicy,
+    Price,
     Reservation,
     Shortage,
     actual_use,
     worst_case,
 )
 from vedette.domain.entry import Draft
+from vedette.domain.model import Model
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, OverBudget, Superseded
 from vedette.engine.run_context import RunContext
@@ -42,7 +49,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         now, revision = services.clock.now_us(), services.gateway.policy_rev
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
-        worst = worst_case(agent.budget, services.budgets.price_of(agent.budget))
+        worst = worst_case(agent.budget, find_price(services, context))
         limits = reservation_limits(services, context, worst)
         booked = context.entry("budget.reserved", turn=context.run.turn + 1, spend=worst)
         step = context.build_step(
@@ -60,6 +67,17 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         else:
             context.reservation = Reservation(worst, now, context.run.last)
             return True
+
+
+def find_price(services: Services, context: RunContext) -> Price | None:
+    """Return what the model that a turn asks costs: as its entry says, or as the agent does."""
+    asked = None if context.model_call is None else context.model_call.model
+    return services.budgets.price_of(priced_budget(context.agent.budget, asked))
+
+
+def priced_budget(budget: Budget, model: Model | None) -> Budget:
+    """Return an agent's budget with the price of a model that has one of its own."""
+    return budget if model is None or model.price is None else replace(budget, price=model.price)
 
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
@@ -150,7 +168,7 @@ def release_reservation(
         return [], {}, []
     budget = context.agent.budget
     spent = actual_use(
-        budget, services.budgets.price_of(budget), judgement.model_calls, judgement.spent
+        budget, find_price(services, context), judgement.model_calls, judgement.spent
     )
     beyond, returns = {}, []
     for unit in sorted({*held.spend, *spent}):
@@ -168,3 +186,18 @@ def release_reservation(
         beyond,
         returns,
     )
+
+
+def release_unanswered(
+    services: Services, context: RunContext, *, is_charged: bool
+) -> tuple[list[Draft], list[tuple[str, int, int]]]:
+    """Return what settles the reservation of a call that was not answered, and what goes back.
+
+    One that the provider may charge for costs its worst case.
+    """
+    spent = {} if is_charged else {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0}
+    calls = context.agent.budget.model_calls_per_turn if is_charged else 0
+    unanswered = ReasonerJudgement(model_calls=calls, spent=spent)
+    drafts, _, returns = release_reservation(services, context, unanswered)
+    context.reservation = None
+    return drafts, returns

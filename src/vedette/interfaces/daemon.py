@@ -356,7 +356,7 @@ class Daemon:
         near = (
             {"time", "budget"}
             if app.services.breakers.list_tripped()
-            else {"target", "time", "budget"}
+            else {"target", "model", "time", "budget"}
         )
         return not any(
             run.waits in near and not stops.is_agent_stopped(run.agent)
