@@ -45,6 +45,7 @@ from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.ingest import EventIntake
 from vedette.engine.key_state import KeyStates
 from vedette.engine.kill_switch import reload_stops
+from vedette.engine.model_calls import Models
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.wakeups import jump_entry
 from vedette.engine.scheduler.watchdog import Watchdog
@@ -325,6 +326,7 @@ def _build_services(
         targets=settings.targets,
         keys=keys,
         calls=calls,
+        models=Models({name: plan.model for name, plan in settings.models.items()}),
     )
     store.cluster.watch_calls(calls.count_before, calls.keys_with_calls)
     reload_stops(services)

@@ -6,7 +6,7 @@ the engine's process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from vedette.config.plugins import plugins
 from vedette.domain.ports.plugin import REASONERS, ReasonerContext, ReasonerPlugin
 
 if TYPE_CHECKING:
+    from vedette.adapters.reasoners.adk.model import AskedModel
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
@@ -66,11 +67,13 @@ class AdkPlugin(ReasonerPlugin):
         folders = {agent.name: Path(agent.folder) for agent in agents}
         releases = {agent.name: agent.release for agent in agents}
         bounds = {agent.name: _token_bounds(agent) for agent in agents}
+        models = build_asked_models(context.settings, agents)
         if context.pool is None:
-            return AdkReasoner(folders, bounds=bounds, releases=releases)
+            return AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
         return await AdkReasoner.from_workers(
-            folders, build_root_describer(context.settings), bounds=bounds, releases=releases
-        )
+            folders, build_root_describer(context.settings), bounds=bounds, releases=releases,
+            models=models,
+        )  # fmt: skip
 
     async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
         """Load another release of an agent's root_agent; return what puts it in place."""
@@ -80,6 +83,22 @@ class AdkPlugin(ReasonerPlugin):
             return lambda: None  # a rehearsal's, which loads none
         folder, bounds = Path(agent.folder), _token_bounds(agent)
         return await reasoner.prepare(agent.name, folder, agent.release, bounds)
+
+
+def build_asked_models(settings: Settings, agents: Iterable[Agent]) -> dict[str, AskedModel]:
+    """Make what asks each model that one of these agents may ask, fallbacks too.
+
+    Raises BadFleet if its key or its packages are not there.
+    """
+    from vedette.adapters.reasoners.adk.model import build_model
+
+    found: dict[str, AskedModel] = {}
+    for agent in agents:
+        name = agent.model
+        while name is not None and name not in found:
+            found[name] = build_model(settings.models[name])
+            name = settings.models[name].model.fallback
+    return found
 
 
 def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:

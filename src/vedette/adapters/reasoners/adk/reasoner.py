@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import logging
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,13 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.adk.briefing import briefing_text
+from vedette.adapters.reasoners.adk.model import AskedModel
+from vedette.adapters.reasoners.adk.provider_errors import explain_failure
 from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
 from vedette.domain.memory import Briefing
+from vedette.domain.model import ModelFailed
 from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 
 if TYPE_CHECKING:
@@ -62,6 +67,8 @@ class _LoadedAgent(Struct, frozen=True):
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
     max_input: int | None = None
+    # By entry of [models]: the same agent, that asks it.
+    by_model: dict[str, LlmAgent] = field(default_factory=dict)
 
 
 class _TurnOutput(Struct):
@@ -77,12 +84,13 @@ class AdkReasoner(StatelessReasoner):
     """The reasoner that asks each agent's root_agent by ADK. Holds no state between turns.
 
     `folders` maps agents to their folders, `releases` to the digests that these must have (who is
-    not among them is tried as it lies there). `model_for` gives the model of an agent in place of
-    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds` the
-    tokens that a call of an agent may read and write: what may be more is not asked. Who is in
-    `descriptions` is made of what a worker told of its root_agent (`read_root_agent`), and none of
-    its code runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a
-    root_agent could do more than propose (`check_root_agent`).
+    not among them is tried as it lies there). `models` are asked by the name that a briefing gives.
+    `model_for` gives the model of an agent in place of the one that its root_agent names (tests,
+    rehearsals). `timeout_s` bounds one turn, `bounds` the tokens that a call of an agent may read
+    and write: what may be more is not asked. Who is in `descriptions` is made of what a worker told
+    of its root_agent (`read_root_agent`), and none of its code runs here; of the others `agent.py`
+    is imported. Raises BadFleet at construction if a root_agent could do more than propose
+    (`check_root_agent`).
     """
 
     def __init__(
@@ -94,11 +102,13 @@ class AdkReasoner(StatelessReasoner):
         bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
         releases: Mapping[str, str] | None = None,
         descriptions: Mapping[str, Any] | None = None,
+        models: Mapping[str, AskedModel] | None = None,
     ) -> None:
         import_adk()
         bounds, releases, descriptions = bounds or {}, releases or {}, descriptions or {}
         self._timeout_s = timeout_s
         self._describe: Describe | None = None
+        self._models = models or {}
         self._model_for = model_for
         self._agents = {
             name: self._load(
@@ -119,17 +129,25 @@ class AdkReasoner(StatelessReasoner):
         *,
         bounds: Mapping[str, tuple[int | None, int | None]],
         releases: Mapping[str, str],
+        models: Mapping[str, AskedModel] | None = None,
     ) -> AdkReasoner:
         """Return one that has none of the agents' code imported here: it goes by what it is told.
 
         `describe` is asked for all root_agents, and for one at a later release. Raises what that
         does, and BadFleet as the construction.
         """
-        wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
+        wanted = {
+            name: (folder, releases[name])
+            for name, folder in folders.items()
+            if (folder / "agent.py").exists()
+        }
         # Workers import ADK too, at the same time.
-        descriptions, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
-        descriptions = {name: descriptions[name] for name in folders}
-        made = cls(folders, bounds=bounds, releases=releases, descriptions=descriptions)
+        asked = describe(wanted) if wanted else _describe_none()
+        descriptions, _ = await asyncio.gather(asked, asyncio.to_thread(import_adk))
+        descriptions = {name: descriptions[name] for name in wanted}
+        made = cls(
+            folders, bounds=bounds, releases=releases, descriptions=descriptions, models=models
+        )
         made._describe = describe
         return made
 
@@ -151,7 +169,7 @@ class AdkReasoner(StatelessReasoner):
         Raises BadFleet as the construction does; then the present one stays.
         """
         description = _NOT_DESCRIBED
-        if self._describe is not None:
+        if self._describe is not None and (folder / "agent.py").exists():
             description = (await self._describe({name: (folder, release)}))[name]
         ready, imported = isolate_imports(
             name, lambda: self._load(name, folder, release, bounds, description)
@@ -172,7 +190,10 @@ class AdkReasoner(StatelessReasoner):
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
         confidence = _confidence(briefing)
         capture = Capture(frozenset(ready.by_function), ready.max_input)
-        output = await self._run_turn(ready, briefing, capture)
+        asked = self._models.get(briefing.model)
+        if asked is not None:
+            ready = _with_model(ready, briefing.model, asked.llm)
+        output = await self._run_turn(ready, briefing, capture, asked)
         if [(request.id, request.function) for request in capture.requests] != output.calls:
             raise Permanent("the model's calls and those that the plugin saw are not the same")
         if output.trouble:
@@ -198,7 +219,7 @@ class AdkReasoner(StatelessReasoner):
         )
 
     async def _run_turn(
-        self, ready: _LoadedAgent, briefing: Briefing, capture: Capture
+        self, ready: _LoadedAgent, briefing: Briefing, capture: Capture, asked: AskedModel | None
     ) -> _TurnOutput:
         """Run one turn on ADK's Runner, from a session that holds this briefing and no more."""
         from google.adk.agents.run_config import RunConfig
@@ -218,7 +239,8 @@ class AdkReasoner(StatelessReasoner):
         output = _TurnOutput()
         # The signal, not a cancellation: ADK then ends its own tasks and closes the model's call.
         timeout = asyncio.Event()
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, timeout.set)
+        timeout_s = self._timeout_s if asked is None else asked.timeout_s
+        timer = asyncio.get_running_loop().call_later(timeout_s, timeout.set)
         try:
             async with Runner(app=app, session_service=sessions) as runner:
                 events = runner.run_async(
@@ -234,12 +256,16 @@ class AdkReasoner(StatelessReasoner):
         except Exception as error:
             if capture.refusal:
                 raise Permanent(f"{name}: {capture.refusal}") from error
-            what = f"{type(error).__name__}: {error}"[:_TEXT]
-            raise Temporary(f"the model of {name} failed: {what}") from error
+            called, key = ("of " + name, "") if asked is None else (briefing.model, asked.key)
+            failure = explain_failure(error, called, key=key)
+            if asked is not None and failure.code == "model-key":
+                asked.forget_key()
+            raise failure from (None if key else error)
         finally:
             timer.cancel()
         if timeout.is_set():
-            raise Temporary(f"the model of {name} did not answer within {self._timeout_s:g} s")
+            what = f"the model of {name} did not answer within {timeout_s:g} s"
+            raise ModelFailed(what, "timeout", is_charged=True)
         return output
 
 
@@ -256,12 +282,18 @@ def _load(
     max_output: int | None,
 ) -> _LoadedAgent:
     """Make and check a root_agent; return a copy that takes its instruction literally."""
-    from vedette.adapters.reasoners.adk.root_agent import load_root_agent, read_root_agent
+    from vedette.adapters.reasoners.adk.root_agent import (
+        load_root_agent,
+        make_plain_agent,
+        read_root_agent,
+    )
     from vedette.adapters.reasoners.adk.tools import read_declared_tools
 
     tools = read_declared_tools(folder)
     by_function = {tool.name: tool for tool in tools}
-    if description is _NOT_DESCRIBED:
+    if not (folder / "agent.py").exists():
+        checked = make_plain_agent(folder, release, by_function)
+    elif description is _NOT_DESCRIBED:
         checked = load_root_agent(folder, release, by_function)
     else:
         if release is not None:
@@ -283,6 +315,18 @@ def _load(
         )
     agent = checked.clone(update=changes)
     return _LoadedAgent(agent, by_function, {tool.tool: tool for tool in tools}, max_input)
+
+
+def _with_model(ready: _LoadedAgent, name: str, llm: BaseLlm) -> _LoadedAgent:
+    """Return an agent that asks an entry of [models] in place of what its agent.py names."""
+    agent = ready.by_model.get(name)
+    if agent is None or agent.model is not llm:
+        agent = ready.by_model[name] = ready.agent.clone(update={"model": llm})
+    return replace(ready, agent=agent)
+
+
+async def _describe_none() -> dict[str, Any]:
+    return {}
 
 
 def _require_model(model: str, folder: Path) -> None:
@@ -316,6 +360,9 @@ def import_adk() -> None:
     (measured: 22 ms of a turn's CPU against 5). None in sys.modules is Python's own way to say
     that a module is not there. Where a2a-sdk is installed, nothing is done.
     """
+    # It logs each failure with its whole trace and the provider's words, which may repeat a key.
+    # What we make of it is told once, by whoever asked.
+    logging.getLogger("google_adk").setLevel(logging.CRITICAL + 1)
     for module in ("apps", "runners", "sessions.in_memory_session_service", "models.google_llm"):
         importlib.import_module(f"google.adk.{module}")
     # Every agent runs on this engine; ADK finds it by attribute, on first use.

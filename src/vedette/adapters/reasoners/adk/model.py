@@ -1,0 +1,122 @@
+"""ADK's models, made of the entries of [models]: with their key, their time, and no own retries.
+
+Clients try again by themselves, unseen, so that limits and breakers would lie: here none does. One
+client serves an entry for as long as its key is taken. What a provider's own package brings is
+imported when an entry needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from vedette.config.models import ModelPlan
+
+if TYPE_CHECKING:
+    from google.adk.models.base_llm import BaseLlm
+
+_OLLAMA = "http://127.0.0.1:11434"
+MICROS = 1_000_000
+
+
+class AskedModel:
+    """A model that ADK asks, by an entry of [models]. It shows its key to nobody who prints it."""
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self._plan = plan
+        self.timeout_s = plan.model.timeout_us / MICROS
+        self.key = ""
+        self._llm: BaseLlm | None = None
+        self._clients: list[Any] = []
+
+    @property
+    def llm(self) -> BaseLlm:
+        """Return ADK's model. Raises BadFleet if its key or its packages are not there."""
+        if self._llm is None:
+            self._plan.require_extra()
+            self.key = self._plan.key()
+            build = _BUILDERS[self._plan.provider]
+            self._llm = build(self._plan, self.key, self.timeout_s, self._clients)
+        return self._llm
+
+    def forget_key(self) -> None:
+        """Read the key again for the next call: the provider did not take this one."""
+        self._llm = None
+
+    async def close(self) -> None:
+        """Let go of the connections; the next call makes new ones."""
+        self._llm, clients = None, self._clients
+        self._clients = []
+        for client in clients:
+            await (client.aclose() if hasattr(client, "aclose") else client.close())
+
+
+def build_model(plan: ModelPlan) -> AskedModel:
+    """Return what asks a model. Raises BadFleet if its key or its packages are not there."""
+    asked = AskedModel(plan)
+    _ = asked.llm
+    return asked
+
+
+def _build_gemini(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any]) -> BaseLlm:
+    import httpx
+    from google.adk.models.google_llm import Gemini
+    from google.genai import Client, types
+
+    # Its own: else it takes aiohttp where another package has brought that, and behaves otherwise.
+    client_of_ours = httpx.AsyncClient(timeout=timeout_s)
+    options = types.HttpOptions(
+        base_url=plan.base_url,
+        timeout=int(timeout_s * 1000),
+        httpx_async_client=client_of_ours,
+    )
+    if plan.provider == "vertex":
+        client = Client(
+            vertexai=True, project=plan.project, location=plan.location, http_options=options
+        )
+    else:
+        client = Client(vertexai=False, api_key=key, http_options=options)
+    clients += [client_of_ours, client.aio]
+    return Gemini(model=plan.served_name, client=client)
+
+
+def _build_claude(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any]) -> BaseLlm:
+    from vedette.adapters.reasoners.adk.claude import build_claude
+
+    made = build_claude(plan.served_name, key, plan.base_url, timeout_s)
+    clients.append(made.client)
+    return made
+
+
+def _build_openai(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any]) -> BaseLlm:
+    from vedette.adapters.reasoners.adk.openai_responses import build_responses
+
+    made = build_responses(plan.served_name, key, plan.base_url, timeout_s)
+    clients.append(made.client)
+    return made
+
+
+def _build_litellm(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any]) -> BaseLlm:
+    # Else it fetches a price list at import, for ten seconds where there is no way to it.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    from google.adk.models.lite_llm import LiteLlm
+
+    name, base_url = plan.served_name, plan.base_url
+    if plan.provider == "ollama":
+        name, base_url = f"ollama_chat/{name}", base_url or _OLLAMA
+    given: dict[str, Any] = {"timeout": timeout_s, "num_retries": 0, "max_retries": 0}
+    if base_url is not None:
+        given["api_base"] = base_url
+    if key:
+        given["api_key"] = key
+    return LiteLlm(model=name, **given)
+
+
+_BUILDERS = {
+    "gemini": _build_gemini,
+    "vertex": _build_gemini,
+    "anthropic": _build_claude,
+    "openai": _build_openai,
+    "ollama": _build_litellm,
+    "litellm": _build_litellm,
+}
