@@ -14,7 +14,7 @@ import orjson
 
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
-from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
+from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.stores import ledger_key_name, open_store
@@ -121,6 +121,7 @@ class App:
         await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
+        await close_models(self.services.reasoners)
         self.store.close()
         self.banks.close()
         tools: Any = self.services.tool_executor

@@ -6,7 +6,7 @@ the engine's process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +92,26 @@ def build_asked_models(settings: Settings, agents: Iterable[Agent]) -> dict[str,
     """
     from vedette.adapters.reasoners.adk.model import build_model
 
-    found: dict[str, AskedModel] = {}
+    return {name: build_model(settings.models[name]) for name in named_models(settings, agents)}
+
+
+async def close_models(reasoners: Mapping[str, Reasoner]) -> None:
+    """Let go of the connections to models, of those reasoners that have any."""
+    for reasoner in reasoners.values():
+        close = getattr(reasoner, "close_models", None)
+        if close is not None:
+            await close()
+
+
+def named_models(settings: Settings, agents: Iterable[Agent]) -> list[str]:
+    """Return the entries of [models] that one of these agents may ask, fallbacks too."""
+    found: dict[str, None] = {}
     for agent in agents:
         name = agent.model
         while name is not None and name not in found:
-            found[name] = build_model(settings.models[name])
+            found[name] = None
             name = settings.models[name].model.fallback
-    return found
+    return sorted(found)
 
 
 def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:

@@ -9,13 +9,14 @@ each worker counts for itself, from its start. Instants are microseconds, given 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct, field
 
 from vedette.domain.agent import Agent
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.model import HELD_US, Model, ModelFailed
+from vedette.domain.ports.reasoner import Metrics
 from vedette.engine.circuit_breaker import Breaker, CircuitBreakers, Leave
 
 # Of runs of which it is remembered that their model gave no answer; the oldest go first.
@@ -161,3 +162,10 @@ class Models(Struct):
     def in_use(self) -> Iterator[ModelCalls]:
         """Yield the calls of all models that were asked here."""
         yield from self._calls.values()
+
+    def set_gauges(self, metrics: Metrics, count_waiting: Callable[[str], int]) -> None:
+        """Set, as metrics, how many calls of each model are on their way, and who waits for it."""
+        for calls in self.in_use():
+            name, waiting = calls.model.name, count_waiting(calls.breaker.target)
+            metrics.gauge("model_calls_in_flight", calls.in_flight, model=name)
+            metrics.gauge("model_runs_waiting", waiting, model=name)

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from vedette.config.models import ModelPlan
 from vedette.domain.memory import Briefing
 from vedette.domain.model import FailureKind, Model, ModelFailed
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement, StatelessReasoner
+from vedette.interfaces.render.explain_text import explain_text
+from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -267,3 +270,52 @@ async def test_a_call_that_may_have_been_answered_is_charged(
         assert run.state == "done"
         # The toy agent may make two calls a turn: that is the worst case of the lost one.
         assert fleet.app.store.spend.of_run(run.id)["model_calls"] == 3
+
+
+async def test_a_fallback_takes_over_while_the_model_is_away(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    """Nothing waits, each turn says which entry is asked, and the first choice comes back."""
+    model.trouble = lambda briefing: away("key") if briefing.model == "first" else None
+    events = [job(f"e{n}", key=f"k{n}") for n in range(20)]
+    fleet = fleet_of(tmp_path, clock, model)
+    path = fleet.content / "agents" / "worker" / "agent.yaml"
+    path.write_text(path.read_text().replace("reasoner: adk", "reasoner: adk\nmodel: first"))
+    fleet.models = {
+        "first": ModelPlan(Model("first", fallback="second"), "gemini", "m", key_env="K"),
+        "second": ModelPlan(Model("second"), "gemini", "m", key_env="K"),
+    }
+    async with fleet:
+        await fleet.send(*events)
+        await let_pass(fleet, clock, 20)
+        assert states(fleet, events) == {("done", None)}
+        answered = [name for _, _, name in model.asked]
+        assert answered.count("second") == 20
+        assert answered.count("first") <= 8  # those in flight when the key was refused
+        model.trouble = lambda briefing: None
+        await let_pass(fleet, clock, 300)
+        late = job("late", key="late")
+        await fleet.send(late)
+        await fleet.wait_until_idle()
+        assert states(fleet, [late]) == {("done", None)}
+        assert model.asked[-1][2] == "first"
+
+
+async def test_metrics_and_status_say_which_model_is_away_and_why(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    model.trouble = lambda briefing: away("billing")
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        await fleet.send(*(job(f"e{n}", key=f"k{n}") for n in range(12)))
+        await fleet.wait_until_idle()
+        app = fleet.app
+        app.services.models.set_gauges(app.metrics, app.services.parked_runs.count_waiting)
+        page = app.metrics.scrape()[0].decode()
+        assert f'vedette_model_runs_waiting{{model="{MODEL}"}} 12.0' in page
+        assert f'model_calls_total{{model="{MODEL}",outcome="billing"}}' in page
+        (target,) = app.services.breakers.list_tripped()
+        assert (target.target, target.why) == (f"model:{MODEL}", "model-billing")
+        assert app.store.tables.wait_counts() == {"model": 12}
+        key = job("e0", key="k0").key
+        text = "\n".join(line for _, line in explain_text(explain(app.store, key)))
+        assert f"waits for model (model:{MODEL} is away: model-billing)" in text

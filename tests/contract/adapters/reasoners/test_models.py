@@ -11,20 +11,25 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.adk.model import AskedModel, build_model
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+from vedette.app.doctor import check_models
 from vedette.config.models import ModelPlan, Provider
+from vedette.config.settings import Settings
 from vedette.domain.base.errors import BadFleet, Permanent, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.model import Model, ModelFailed
+from vedette.testing.toy_fleet import World, job, toy_fleet, wait_until
 
 KEY = "sk-test-0123456789"
 
@@ -311,3 +316,50 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_asked(tmp_path: Path
     plan = ModelPlan(Model("fast"), "gemini", "m", key_file=str(tmp_path / "none"))
     with pytest.raises(BadFleet, match=r"models\.fast"):
         build_model(plan)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_check_live_asks_one_token_and_says_what_is_wrong_in_one_sentence(
+    server: Server, key: Path, tmp_path: Path, provider: Provider
+) -> None:
+    if provider != "gemini":
+        pytest.importorskip(provider)
+    base_url = server.url + ("/v1" if provider == "openai" else "")
+    plan = ModelPlan(Model("fast"), provider, "the-model", base_url, key_file=str(key))
+    lost = ModelPlan(Model("lost"), provider, "the-model", base_url, key_file=str(key) + ".not")
+    settings = replace(Settings.of(tmp_path), models={"fast": plan, "lost": lost})
+    agents = {name: SimpleNamespace(model=name) for name in ("fast", "lost")}
+    server.answer = (200, ANSWERS[provider])
+    first, second = await check_models(settings, agents)  # type: ignore[arg-type]
+    assert (first.what, first.state) == ("model fast", "ok")
+    assert (second.state, "cannot read" in second.told) == ("fail", True)
+    ((_, _, body),) = server.requests
+    assert "16" in json.dumps(body)
+    server.answer = (401, {"error": {"message": "no", "type": "x"}})
+    first, _ = await check_models(settings, agents)  # type: ignore[arg-type]
+    assert first.state == "fail"
+    assert first.told.startswith("the model fast does not take the key")
+    assert first.mend
+
+
+@pytest.mark.parametrize("workers", [False, True])
+async def test_a_fleet_asks_the_model_that_one_line_of_agent_yaml_names(
+    server: Server, key: Path, tmp_path: Path, workers: bool
+) -> None:
+    """503 first: the run waits for the model, and goes on by itself. There is no agent.py."""
+    fleet = toy_fleet(tmp_path, World(), reasoner="adk", workers=workers)
+    folder = fleet.content / "agents" / "worker"
+    (folder / "agent.py").unlink()
+    text = (folder / "agent.yaml").read_text()
+    (folder / "agent.yaml").write_text(text.replace("reasoner: adk", "model: fast"))
+    plan = ModelPlan(Model("fast"), "gemini", "the-model", server.url, key_file=str(key))
+    fleet.models = {"fast": plan}
+    server.answer = (503, {"error": {"code": 503, "status": "UNAVAILABLE", "message": "busy"}})
+    event = job("e")
+    async with fleet:
+        await fleet.send(event)
+        await wait_until(lambda: fleet.runs(event)[0].waits == "model")
+        server.answer = (200, GEMINI_ANSWER)
+        await wait_until(lambda: fleet.runs(event)[0].state == "done")
+    assert len(server.requests) == 2
+    assert "Do what the event says." in json.dumps(server.requests[1][2])

@@ -7,9 +7,11 @@ imported when an entry needs it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
+from vedette.adapters.reasoners.adk.provider_errors import explain_failure
 from vedette.config.models import ModelPlan
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _OLLAMA = "http://127.0.0.1:11434"
 MICROS = 1_000_000
+# OpenAI's Responses take no less.
+ONE_TOKEN = 16
 
 
 class AskedModel:
@@ -24,6 +28,7 @@ class AskedModel:
 
     def __init__(self, plan: ModelPlan) -> None:
         self._plan = plan
+        self.name = plan.model.name
         self.timeout_s = plan.model.timeout_us / MICROS
         self.key = ""
         self._llm: BaseLlm | None = None
@@ -56,6 +61,29 @@ def build_model(plan: ModelPlan) -> AskedModel:
     asked = AskedModel(plan)
     _ = asked.llm
     return asked
+
+
+async def ask_one_token(asked: AskedModel) -> str:
+    """Ask a model to write one token, and return under which name it answered.
+
+    Raises what its turns would: ModelFailed, Permanent, Temporary, BadFleet.
+    """
+    from google.adk.models.llm_request import LlmRequest
+    from google.genai import types
+
+    llm = asked.llm
+    content = types.Content(role="user", parts=[types.Part(text="Say: a")])
+    config = types.GenerateContentConfig(max_output_tokens=ONE_TOKEN)
+    request = LlmRequest(model=llm.model, contents=[content], config=config)
+    name = llm.model
+    try:
+        async with asyncio.timeout(asked.timeout_s):
+            async for answer in llm.generate_content_async(request):
+                name = answer.model_version or name
+    except Exception as error:
+        failure = explain_failure(error, asked.name, key=asked.key)
+        raise failure from None  # whose words may repeat the key
+    return name
 
 
 def _build_gemini(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any]) -> BaseLlm:

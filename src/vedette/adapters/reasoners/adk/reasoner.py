@@ -181,6 +181,11 @@ class AdkReasoner(StatelessReasoner):
 
         return place
 
+    async def close_models(self) -> None:
+        """Let go of the connections to the models."""
+        for asked in self._models.values():
+            await asked.close()
+
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Ask the model for one turn. Raises Temporary if it fails, is cut short or is late."""
         from vedette.adapters.reasoners.adk.tools import Capture
