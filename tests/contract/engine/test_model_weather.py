@@ -319,3 +319,38 @@ async def test_metrics_and_status_say_which_model_is_away_and_why(
         key = job("e0", key="k0").key
         text = "\n".join(line for _, line in explain_text(explain(app.store, key)))
         assert f"waits for model (model:{MODEL} is away: model-billing)" in text
+
+
+async def test_a_key_s_next_event_is_not_asked_before_one_that_failed(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    failures = [away(), away()]
+    model.trouble = lambda briefing: (
+        failures.pop() if failures and briefing.event.id == "first" else None
+    )
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        await fleet.send(job("first"))
+        await fleet.wait_until_idle()
+        await fleet.send(job("second"), job("other", key="another"))
+        await let_pass(fleet, clock, 20)
+        asked = [name for _, name, _ in model.asked if name != "other"]
+        assert asked == ["first", "first", "first", "second"]
+        assert fleet.app.services.parked_runs.key_count == 0
+
+
+async def test_who_waits_for_its_model_goes_before_who_comes(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_per_minute=1))
+        await fleet.send(job("a", key="a"))
+        await fleet.wait_until_idle()
+        await fleet.send(job("b", key="b"))
+        await fleet.wait_until_idle()
+        clock.advance(MINUTE)
+        await fleet.send(job("c", key="c"))
+        await fleet.wait_until_idle()
+        await let_pass(fleet, clock, 5)
+        assert [name for _, name, _ in model.asked] == ["a", "b"]
+        await let_pass(fleet, clock, 60)
+        assert [name for _, name, _ in model.asked] == ["a", "b", "c"]
