@@ -14,7 +14,6 @@ from vedette.config.plugins import plugins
 from vedette.domain.ports.plugin import REASONERS, ReasonerContext, ReasonerPlugin
 
 if TYPE_CHECKING:
-    from vedette.adapters.reasoners.adk.model import AskedModel
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
@@ -59,6 +58,7 @@ class AdkPlugin(ReasonerPlugin):
 
     async def build(self, context: ReasonerContext) -> Reasoner:
         """Make what asks the models. Raises BadFleet for a root_agent that may do too much."""
+        from vedette.adapters.reasoners.adk.model import AskedModel
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
         from vedette.app.workers import build_root_describer
 
@@ -67,13 +67,17 @@ class AdkPlugin(ReasonerPlugin):
         folders = {agent.name: Path(agent.folder) for agent in agents}
         releases = {agent.name: agent.release for agent in agents}
         bounds = {agent.name: _token_bounds(agent) for agent in agents}
-        models = build_asked_models(context.settings, agents)
+        models = {name: AskedModel(plan) for name, plan in context.settings.models.items()}
         if context.pool is None:
-            return AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
-        return await AdkReasoner.from_workers(
-            folders, build_root_describer(context.settings), bounds=bounds, releases=releases,
-            models=models,
-        )  # fmt: skip
+            made = AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
+        else:
+            made = await AdkReasoner.from_workers(
+                folders, build_root_describer(context.settings), bounds=bounds, releases=releases,
+                models=models,
+            )  # fmt: skip
+        for agent in agents:
+            made.require_model(agent.model)
+        return made
 
     async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
         """Load another release of an agent's root_agent; return what puts it in place."""
@@ -81,18 +85,9 @@ class AdkPlugin(ReasonerPlugin):
 
         if not isinstance(reasoner, AdkReasoner):
             return lambda: None  # a rehearsal's, which loads none
+        reasoner.require_model(agent.model)
         folder, bounds = Path(agent.folder), _token_bounds(agent)
         return await reasoner.prepare(agent.name, folder, agent.release, bounds)
-
-
-def build_asked_models(settings: Settings, agents: Iterable[Agent]) -> dict[str, AskedModel]:
-    """Make what asks each model that one of these agents may ask, fallbacks too.
-
-    Raises BadFleet if its key or its packages are not there.
-    """
-    from vedette.adapters.reasoners.adk.model import build_model
-
-    return {name: build_model(settings.models[name]) for name in named_models(settings, agents)}
 
 
 async def close_models(reasoners: Mapping[str, Reasoner]) -> None:

@@ -20,7 +20,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 from msgspec.structs import replace
 
-from vedette.adapters.reasoners.adk.model import AskedModel, build_model
+from vedette.adapters.reasoners.adk.model import AskedModel
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.app.doctor import check_models
 from vedette.config.models import ModelPlan, Provider
@@ -150,7 +150,7 @@ def asked(server: Server, key: Path, provider: Provider, timeout_s: float = 20) 
         pytest.importorskip(provider)
     model = Model("fast", timeout_us=int(timeout_s * 1_000_000))
     base_url = server.url + ("/v1" if provider == "openai" else "")
-    MADE.append(build_model(ModelPlan(model, provider, "the-model", base_url, key_file=str(key))))
+    MADE.append(AskedModel(ModelPlan(model, provider, "the-model", base_url, key_file=str(key))))
     return MADE[-1]
 
 
@@ -312,10 +312,16 @@ async def test_no_key_is_printed_with_a_model(key: Path, provider: Provider) -> 
     assert KEY not in f"{model!r}{model.llm!r}{model.llm}"
 
 
-def test_a_key_that_is_not_there_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+async def test_a_key_that_is_not_there_is_said_at_the_start_and_waited_for_later(
+    tmp_path: Path,
+) -> None:
     plan = ModelPlan(Model("fast"), "gemini", "m", key_file=str(tmp_path / "none"))
+    made = reasoner(tmp_path, AskedModel(plan))
     with pytest.raises(BadFleet, match=r"models\.fast"):
-        build_model(plan)
+        made.require_model("fast")
+    with pytest.raises(ModelFailed) as raised:
+        await made.reason(BRIEFING)
+    assert raised.value.kind == "key"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.reasoners.adk.provider_errors import explain_failure
 from vedette.config.models import ModelPlan
+from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.domain.model import ModelFailed
 
 if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
@@ -28,7 +30,7 @@ class AskedModel:
 
     def __init__(self, plan: ModelPlan) -> None:
         self._plan = plan
-        self.name = plan.model.name
+        self.name, self.fallback = plan.model.name, plan.model.fallback
         self.timeout_s = plan.model.timeout_us / MICROS
         self.key = ""
         self._llm: BaseLlm | None = None
@@ -44,6 +46,15 @@ class AskedModel:
             self._llm = build(self._plan, self.key, self.timeout_s, self._clients)
         return self._llm
 
+    def require(self) -> BaseLlm:
+        """Return ADK's model for a turn. Raises ModelFailed: its run waits until that is mended."""
+        try:
+            return self.llm
+        except BadFleet as error:
+            raise ModelFailed(error.what, "key", mend=error.mend) from error
+        except Unavailable as error:
+            raise ModelFailed(error.what, "connection", mend=error.mend) from error
+
     def forget_key(self) -> None:
         """Read the key again for the next call: the provider did not take this one."""
         self._llm = None
@@ -54,13 +65,6 @@ class AskedModel:
         self._clients = []
         for client in clients:
             await (client.aclose() if hasattr(client, "aclose") else client.close())
-
-
-def build_model(plan: ModelPlan) -> AskedModel:
-    """Return what asks a model. Raises BadFleet if its key or its packages are not there."""
-    asked = AskedModel(plan)
-    _ = asked.llm
-    return asked
 
 
 async def ask_one_token(asked: AskedModel) -> str:

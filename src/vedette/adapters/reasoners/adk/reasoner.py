@@ -181,6 +181,12 @@ class AdkReasoner(StatelessReasoner):
 
         return place
 
+    def require_model(self, name: str | None) -> None:
+        """Raise BadFleet if a model, or a fallback of it, lacks its key or its packages."""
+        while name is not None:
+            _ = self._models[name].llm
+            name = self._models[name].fallback
+
     async def close_models(self) -> None:
         """Let go of the connections to the models."""
         for asked in self._models.values():
@@ -197,7 +203,7 @@ class AdkReasoner(StatelessReasoner):
         capture = Capture(frozenset(ready.by_function), ready.max_input)
         asked = self._models.get(briefing.model)
         if asked is not None:
-            ready = _with_model(ready, briefing.model, asked.llm)
+            ready = _with_model(ready, briefing.model, asked.require())
         output = await self._run_turn(ready, briefing, capture, asked)
         if [(request.id, request.function) for request in capture.requests] != output.calls:
             raise Permanent("the model's calls and those that the plugin saw are not the same")
