@@ -291,6 +291,23 @@ def test_the_settings_are_good(harbour: Checked, grown: Checked, tmp_path: Path)
         assert (settings.deployment.people.issuer is not None) == (run != "fleet")
 
 
+def test_the_models_are_in_the_settings_and_their_keys_in_secret_manager(
+    grown: Checked, tmp_path: Path
+) -> None:
+    path = tmp_path / "vedette.toml"
+    path.write_text(grown.output(OPTIONS, "settings"), "utf-8")
+    models = load_settings(path).models
+    assert {name: plan.provider for name, plan in models.items()} == {
+        "fast": "gemini",
+        "deep": "vertex",
+    }
+    fast, deep = models["fast"], models["deep"]
+    assert fast.key_secret == "projects/harbour-lights-fleet/secrets/gemini-key/versions/latest"
+    assert (fast.model.calls_per_minute, fast.model.fallback) == (60, "deep")
+    assert (deep.project, deep.location) == ("harbour-lights-fleet", "global")
+    assert deep.model.timeout_us == duration_us("2m")
+
+
 def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> None:
     path = tmp_path / "vedette.toml"
     path.write_text(harbour.output("fleet", "settings"), "utf-8")

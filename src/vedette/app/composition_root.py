@@ -14,7 +14,7 @@ import orjson
 
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
-from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
+from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.stores import ledger_key_name, open_store
@@ -45,6 +45,7 @@ from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.ingest import EventIntake
 from vedette.engine.key_state import KeyStates
 from vedette.engine.kill_switch import reload_stops
+from vedette.engine.model_calls import Models
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.wakeups import jump_entry
 from vedette.engine.scheduler.watchdog import Watchdog
@@ -120,6 +121,7 @@ class App:
         await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
+        await close_models(self.services.reasoners)
         self.store.close()
         self.banks.close()
         tools: Any = self.services.tool_executor
@@ -325,6 +327,7 @@ def _build_services(
         targets=settings.targets,
         keys=keys,
         calls=calls,
+        models=Models({name: plan.model for name, plan in settings.models.items()}),
     )
     store.cluster.watch_calls(calls.count_before, calls.keys_with_calls)
     reload_stops(services)

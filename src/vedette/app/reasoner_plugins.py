@@ -6,7 +6,7 @@ the engine's process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,7 @@ class AdkPlugin(ReasonerPlugin):
 
     async def build(self, context: ReasonerContext) -> Reasoner:
         """Make what asks the models. Raises BadFleet for a root_agent that may do too much."""
+        from vedette.adapters.reasoners.adk.model import AskedModel
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
         from vedette.app.workers import build_root_describer
 
@@ -66,11 +67,17 @@ class AdkPlugin(ReasonerPlugin):
         folders = {agent.name: Path(agent.folder) for agent in agents}
         releases = {agent.name: agent.release for agent in agents}
         bounds = {agent.name: _token_bounds(agent) for agent in agents}
+        models = {name: AskedModel(plan) for name, plan in context.settings.models.items()}
         if context.pool is None:
-            return AdkReasoner(folders, bounds=bounds, releases=releases)
-        return await AdkReasoner.from_workers(
-            folders, build_root_describer(context.settings), bounds=bounds, releases=releases
-        )
+            made = AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
+        else:
+            made = await AdkReasoner.from_workers(
+                folders, build_root_describer(context.settings), bounds=bounds, releases=releases,
+                models=models,
+            )  # fmt: skip
+        for agent in agents:
+            made.require_model(agent.model)
+        return made
 
     async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
         """Load another release of an agent's root_agent; return what puts it in place."""
@@ -78,8 +85,28 @@ class AdkPlugin(ReasonerPlugin):
 
         if not isinstance(reasoner, AdkReasoner):
             return lambda: None  # a rehearsal's, which loads none
+        reasoner.require_model(agent.model)
         folder, bounds = Path(agent.folder), _token_bounds(agent)
         return await reasoner.prepare(agent.name, folder, agent.release, bounds)
+
+
+async def close_models(reasoners: Mapping[str, Reasoner]) -> None:
+    """Let go of the connections to models, of those reasoners that have any."""
+    for reasoner in reasoners.values():
+        close = getattr(reasoner, "close_models", None)
+        if close is not None:
+            await close()
+
+
+def named_models(settings: Settings, agents: Iterable[Agent]) -> list[str]:
+    """Return the entries of [models] that one of these agents may ask, fallbacks too."""
+    found: dict[str, None] = {}
+    for agent in agents:
+        name = agent.model
+        while name is not None and name not in found:
+            found[name] = None
+            name = settings.models[name].model.fallback
+    return sorted(found)
 
 
 def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:

@@ -235,6 +235,11 @@ class AgentFile(Shape):
     title: NonBlankText = Field(description="one line for people")
     owner: NonBlankText = Field(description="who answers for the agent")
     reasoner: Annotated[str, PluginName(REASONERS, "judge")] = "judge"
+    model: str | None = Field(
+        default=None,
+        description="an entry of [models] in vedette.toml: the agent asks it, by reasoner adk and "
+        "in up to 4 turns if these are not given; agent.py may be left out",
+    )
     max_turns: int = Field(default=1, ge=1, le=64)
     mode: Literal["observe", "ask", "act"] = Field(
         default="observe", description="the mode it requests; policy grants"

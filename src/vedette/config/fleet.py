@@ -68,6 +68,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetConte
         settings.fleet,
         {bank.name: bank for bank in banks},
         {name: str(table.get("kind", "")) for name, table in settings.targets.items()},
+        settings.models,
     )
     folders, found = _folders(root, settings.agents, "agent")
     problems += found

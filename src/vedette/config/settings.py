@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from vedette.config.deployment import Deployment, build_deployment, deployment_problems
 from vedette.config.displays import build_displays, display_problems
+from vedette.config.models import ModelPlan, build_models, model_problems
 from vedette.config.notify import NotifyPlan, notify_plan, notify_problems
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, raise_first_error, sort_problems
@@ -105,7 +106,7 @@ class Settings(Struct, frozen=True):
     is taken. `anonymous` lets anybody send events, vouched for in nothing. Without a file agents'
     code runs in the engine's process: for tests and tiny fleets.
     `targets` are the tables that calling tools get as `call.target`; `displays` say what people are
-    shown of events. The retentions say how long
+    shown of events; `models` are what agents may ask. The retentions say how long
     content and entries stay in the store (microseconds), None for ever. `stuck_us` is the bound of
     the watchdog.
     """
@@ -134,6 +135,7 @@ class Settings(Struct, frozen=True):
     notify: NotifyPlan = field(default_factory=NotifyPlan)
     secrecy: tuple[ReaderRule, ...] = ()
     displays: tuple[Display, ...] = ()
+    models: Mapping[str, ModelPlan] = field(default_factory=dict)
 
     @property
     def content_folders(self) -> tuple[Path, ...]:
@@ -263,6 +265,7 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         for inside, what, mend in plugins(SOURCES).problems(source.kind, source, context):
             problems.append(document.problem(("sources", index, *inside), what, mend))
     problems += display_problems(shape, document)
+    problems += model_problems(shape.models, document)
     return [*problems, *target_problems(shape.targets, document)]
 
 
@@ -344,6 +347,7 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             for one in shape.secrecy
         ),
         displays=build_displays(shape),
+        models=build_models(shape.models, path),
     )
 
 

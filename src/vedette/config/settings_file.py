@@ -18,6 +18,7 @@ from vedette.config.deployment_tables import (
 from vedette.config.displays import DisplayFile
 from vedette.config.field import AfterValidator, Field, Table, Tagged, json_schema
 from vedette.config.kinds import Errors, Kind, ListOf, MapOf
+from vedette.config.models import ModelFile
 from vedette.config.notify import NotifyFile
 from vedette.config.plugins import PluginTables
 from vedette.config.secret_reference import VERSION_PATTERN
@@ -160,6 +161,7 @@ class SettingsFile(SettingsTable):
     audit: AuditFile = Field(default_factory=AuditFile)
     notify: NotifyFile = Field(default_factory=NotifyFile)
     serve: ServeFile = Field(default_factory=ServeFile)
+    models: dict[str, ModelFile] = Field(default_factory=dict)
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
     displays: list[DisplayFile] = Field(default_factory=list)

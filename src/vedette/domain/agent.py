@@ -112,7 +112,7 @@ class Agent(Struct, frozen=True):
     `order_by` is the event attribute whose value is the key: events of one key are handled in
     order. `collection` is where the agent's transactional tools keep rows, one per key.
     `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
-    its turns may make model calls.
+    its turns may make model calls, `model` which entry of [models] they ask.
     """
 
     name: str
@@ -136,6 +136,7 @@ class Agent(Struct, frozen=True):
     rate_limits: RateLimits = field(default_factory=RateLimits)
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     asks_model: bool = False
+    model: str | None = None
 
     @property
     def has_judge(self) -> bool:

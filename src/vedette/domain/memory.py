@@ -188,6 +188,7 @@ class Briefing(Struct, frozen=True):
     key (an open incident, say). `turns` are the recorded turns with their outcomes, oldest first.
     `position` orders the events of a key; `previous` is the position the judge's state must be at.
     `anew` asks a model's reasoner to begin its context anew: the one before was refused.
+    `model` names the entry of [models] that is to be asked, if the agent names one.
     """
 
     __dataclass_fields__ = DataclassFields()
@@ -205,3 +206,4 @@ class Briefing(Struct, frozen=True):
     row: Mapping[str, Any] = field(default_factory=dict)
     turns: tuple[Mapping[str, Any], ...] = ()
     anew: bool = False
+    model: str = ""

@@ -13,6 +13,8 @@ from typing import Any
 from msgspec import Struct, convert, field, to_builtins
 
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
+from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
+from vedette.domain.model import FailureKind
 
 
 class ModelTurn(Struct, frozen=True):
@@ -57,16 +59,48 @@ class ModelUse(Struct, frozen=True):
     spent: Mapping[str, int] = field(default_factory=dict)
 
 
+UNCHARGED = ModelUse(0, {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0})
+
+
 class ModelError(VedetteError):
     """The base of errors of asking a model: `use` is charged, though there is no turn."""
 
-    def __init__(self, what: str, use: ModelUse, *, mend: str | None = None) -> None:
-        super().__init__(what, mend=mend)
+    def __init__(
+        self, what: str, use: ModelUse, *, mend: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(what, mend=mend, code=code)
         self.use = use
 
 
+class ModelAway(ModelError, Temporary):
+    """The error of a model that gave no answer: its provider is away, or refuses the fleet.
+
+    `retry_after_us` is for how long the provider asked to be left alone (0: it did not say). A call
+    that may have been answered, and paid, though no answer came, is in `use`; another is not.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        kind: FailureKind,
+        use: ModelUse | None = None,
+        *,
+        mend: str | None = None,
+        retry_after_us: int = 0,
+    ) -> None:
+        super().__init__(what, use or UNCHARGED, mend=mend, code=f"model-{kind}")
+        self.kind = kind
+        self.retry_after_us = retry_after_us
+
+
+class RequestRefused(ModelError, Permanent):
+    """The error of a request that its provider does not take: no repeat of it is, others may be."""
+
+    code = "model-request"
+
+
 class ModelFailed(ModelError, Temporary):
-    """The error of a model that gave no answer, or broke off in it."""
+    """The error of a model that broke off in its answer, or failed as nobody knows."""
 
     code = "model-failed"
 

@@ -19,11 +19,12 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
-from vedette.domain.model_turn import ModelError, SignaturesRefused
+from vedette.domain.model_turn import ModelAway, ModelError, SignaturesRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
+from vedette.engine.model_turn import acquire_model, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
@@ -55,8 +56,9 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     if context.run.turn == 0:
-        has_room = await run_turn(services, context, on_sent)
-        if not has_room or context.run.state in ("done", "waiting"):
+        if not await take_turn(services, context, on_sent):
+            return None
+        if context.run.state in ("done", "waiting"):
             return None
     return context
 
@@ -72,7 +74,7 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
-            if not await run_turn(services, context):
+            if not await take_turn(services, context):
                 return None
         elif due := context.due_decisions(now):
             await reauthorize(services, context, due)
@@ -107,32 +109,56 @@ async def record_wait(context: RunContext, now: int) -> None:
 # --- a turn: reserve, recall, reason, decide, commit -----------------------------------------
 
 
-async def run_turn(
+async def take_turn(
     services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
 ) -> bool:
-    """Take a run's next turn; False if its budget has no room: then the run waits for that.
+    """Take a run's next turn; False if it waits for its model or its budget instead.
 
     Once in a run a model's context is begun anew: if its provider does not take back what the model
     signed. Raises what the reasoner does; what a model cost in vain is settled by then.
     """
+    if not context.spends:
+        await run_turn(services, context, on_sent)
+        return True
     try:
-        return await _take_turn(services, context, on_sent)
+        return await ask_model(services, context)
     except SignaturesRefused as error:
         if not error.may_begin_anew:
             raise
-        return await _take_turn(services, context, on_sent, anew=True)
+        return await ask_model(services, context, anew=True)
 
 
-async def _take_turn(
+async def ask_model(services: Services, context: RunContext, *, anew: bool = False) -> bool:
+    """Take a turn that is booked first, of a model if it asks one; False if its run waits."""
+    asks = context.agent.asks_model
+    if asks and not await acquire_model(services, context):
+        return False
+    try:
+        if not await reserve_budget(services, context):
+            return False
+        await run_turn(services, context, anew=anew)
+    except ModelAway as failure:
+        if not asks:
+            raise
+        release_model(services, context, failure.use, failure=failure)
+        await wait_for_model(services, context, failure)
+        return False
+    except ModelError as error:
+        release_model(services, context, error.use)
+        raise
+    finally:
+        release_model(services, context)
+    return True
+
+
+async def run_turn(
     services: Services,
     context: RunContext,
-    on_sent: Callable[[], None] | None,
+    on_sent: Callable[[], None] | None = None,
     *,
     anew: bool = False,
-) -> bool:
+) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
-    if context.spends and not await reserve_budget(services, context):
-        return False
     now, revision = services.clock.now_us(), services.gateway.policy_rev
     if not context.agent.has_judge:
         on_sent = None  # a model is not asked again because a commit before it did not stand
@@ -150,7 +176,7 @@ async def _take_turn(
     except BaseException as error:
         # Reads that were decided on the way were not recorded either.
         services.recall.forget_permits()
-        if isinstance(error, ModelError):
+        if isinstance(error, ModelError) and not isinstance(error, ModelAway):
             await settle_failure(services, context, error.use)
         raise
     context.final = judgement.final
@@ -159,7 +185,6 @@ async def _take_turn(
     if step.candidates:
         propose_candidates(services, context, step)
     emit_metrics(services, context, step)
-    return True
 
 
 async def decide_and_commit(
@@ -238,6 +263,8 @@ async def ask_reasoner(
         briefing = replace(briefing, anew=True)
     if context.event.is_undo:
         return undo_judgement(context.event)
+    if context.model_call is not None:
+        context.model_call.at_us = services.clock.now_us()  # its budget was booked meanwhile
     if services.run_journal is None:
         judgement = await _ask_with_state(services, context, briefing)
     else:
@@ -246,6 +273,7 @@ async def ask_reasoner(
             judgement = await _ask_with_state(services, context, briefing)
         finally:
             services.run_journal.end(context.run.id)
+    release_model(services, context, judgement.use)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
     return judgement

@@ -1,4 +1,4 @@
-"""Parked runs: those whose effects wait for a target, and those that wait behind them.
+"""Parked runs: those whose effects wait for a target, or turns for a model, and who is behind them.
 
 Effects of one key are tried in the key's order. So while one waits (a retry, an open breaker),
 the key is parked: later runs of it wait too, and go on one after the other when it is over.
@@ -21,6 +21,8 @@ from vedette.engine.tool_calls import LAST_RETRY_US
 RECHECK_US = 3_600_000_000
 
 QueuePosition = tuple[int, str]
+# Who goes first of those that wait for a target: how often it tried in vain, then its position.
+_TrialOrder = tuple[int, int, str]
 
 
 class ParkedRuns(Struct):
@@ -28,7 +30,7 @@ class ParkedRuns(Struct):
 
     _keys: dict[tuple[str, str], list[QueuePosition]] = field(default_factory=dict)
     _turn_waiters: set[str] = field(default_factory=set)
-    _targets: dict[str, dict[str, QueuePosition]] = field(default_factory=dict)
+    _targets: dict[str, dict[str, _TrialOrder]] = field(default_factory=dict)
     _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _wake_queue: dict[str, None] = field(default_factory=dict)
     # Runs that were woken and are in memory: they may try what they were parked with.
@@ -59,7 +61,21 @@ class ParkedRuns(Struct):
         """Count a run as waiting for a target that is left alone, be it one of several."""
         self.park_timed(run)
         self._turn_waiters.discard(run.id)
-        self._targets.setdefault(target, {})[run.id] = (run.position, run.id)
+        self._await_target(run, target, 0)
+
+    def park_for_model(self, run: Run, model: str, failures: int) -> None:
+        """Count a run as waiting for a model (`model:NAME`) for its next turn.
+
+        It holds up its key only before its first turn: that is judged in the key's order. Who
+        failed so often before is tried after those that did not.
+        """
+        if not run.turn:
+            self.park_timed(run)
+        self._turn_waiters.discard(run.id)
+        self._await_target(run, model, failures)
+
+    def _await_target(self, run: Run, target: str, failures: int) -> None:
+        self._targets.setdefault(target, {})[run.id] = (failures, run.position, run.id)
         self._targets_of.setdefault(run.id, set()).add(target)
 
     def note_retry_after(self, row: ActionRow, retry_after_us: int) -> None:
@@ -81,6 +97,9 @@ class ParkedRuns(Struct):
         """Take a run from its key and wake the next, whether or not it was there."""
         self._forget(run)
         self._retry_after_rows.pop(run, None)
+        self._leave_key(run, key)
+
+    def _leave_key(self, run: str, key: tuple[str, str]) -> None:
         places = self._keys.get(key)
         if places is None:
             return
@@ -125,6 +144,10 @@ class ParkedRuns(Struct):
 
     # --- a run that was woken, and one that comes to rest -----------------------------------
 
+    def is_released(self, run: str) -> bool:
+        """Say whether a run was woken, and is in memory since."""
+        return run in self._released
+
     def mark_released(self, run: str) -> None:
         """Note that a run which was woken is in memory, until `unmark_released`."""
         self._released.add(run)
@@ -147,6 +170,10 @@ class ParkedRuns(Struct):
         self, run: Run, rows: Sequence[ActionRow], tools: Mapping[str, Tool], now_us: int
     ) -> None:
         """A run is done, or waits: whoever waits behind it may go on, or not yet."""
+        if run.state == "waiting" and run.waits == "model":
+            if run.turn:
+                self._leave_key(run.id, (run.agent, run.key))
+            return
         waiting = [row for row in rows if row.waits == "target" and not row.is_final]
         if run.state != "waiting" or not waiting:
             self.unpark(run)

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.budget import (
+    Budget,
     BudgetCap,
     BudgetPolicy,
+    Price,
     Reservation,
     Shortage,
     actual_use,
     worst_case,
 )
 from vedette.domain.entry import Draft
+from vedette.domain.model import Model
 from vedette.domain.model_turn import ModelUse
 from vedette.domain.run import Fenced, OverBudget, Superseded
 from vedette.engine.run_context import RunContext
@@ -42,7 +47,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         now, revision = services.clock.now_us(), services.gateway.policy_rev
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
-        worst = worst_case(agent.budget, services.budgets.price_of(agent.budget))
+        worst = worst_case(agent.budget, find_price(services, context))
         limits = reservation_limits(services, context, worst)
         booked = context.entry("budget.reserved", turn=context.run.turn + 1, spend=worst)
         step = context.build_step(
@@ -60,6 +65,17 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         else:
             context.reservation = Reservation(worst, now, context.run.last)
             return True
+
+
+def find_price(services: Services, context: RunContext) -> Price | None:
+    """Return what the model that a turn asks costs: as its entry says, or as the agent does."""
+    asked = None if context.model_call is None else context.model_call.model
+    return services.budgets.price_of(priced_budget(context.agent.budget, asked))
+
+
+def priced_budget(budget: Budget, model: Model | None) -> Budget:
+    """Return an agent's budget with the price of a model that has one of its own."""
+    return budget if model is None or model.price is None else replace(budget, price=model.price)
 
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
@@ -149,7 +165,7 @@ def release_reservation(
     if held is None:
         return [], {}, []
     budget = context.agent.budget
-    spent = actual_use(budget, services.budgets.price_of(budget), use.calls, use.spent)
+    spent = actual_use(budget, find_price(services, context), use.calls, use.spent)
     beyond, returns = {}, []
     for unit in sorted({*held.spend, *spent}):
         over = spent.get(unit, 0) - held.spend.get(unit, 0)

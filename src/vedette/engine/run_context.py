@@ -49,6 +49,7 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
+from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
@@ -60,13 +61,13 @@ class RunContext(Struct):
     """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
-    (cite, trust) of the memories of each turn; `reservation` is this turn's worst case, booked;
-    `slots` is the room for actions of the step that is being made. `fresh_actions` has the actions
-    that were decided here, by id, with the registry they were bound under and their record.
-    `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
-    whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
-    recorded before this handler took it up. `subject` is what the bodies of its entries are found
-    by, beside its event. `told_readers` are those who may read all that its model was told.
+    (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
+    model, `reservation` its worst case, booked; `slots` is the room for actions of the step that is
+    being made. `fresh_actions` has the actions that were decided here, by id, with the registry
+    they were bound under and their record. `started_here` are actions whose durable start this
+    handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
+    `is_loaded` says that turns of it were recorded before this. `subject` is what the bodies of its
+    entries are found by, beside its event; `told_readers` may read all that its model was told.
     """
 
     services: Services
@@ -83,6 +84,7 @@ class RunContext(Struct):
     confirmed_absent: set[str] = field(default_factory=set)
     is_loaded: bool = False
     previous: int = 0
+    model_call: ModelCall | None = None
     reservation: Reservation | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
@@ -228,6 +230,7 @@ class RunContext(Struct):
             memories=self.memories,
             row=self.collection_row,
             turns=self.past_turns(),
+            model=self.model_call.model.name if agent.model and self.model_call else "",
         )
 
     def past_turns(self) -> tuple[dict[str, Any], ...]:
@@ -236,11 +239,8 @@ class RunContext(Struct):
             return ()
         turns = []
         for turn in self.services.store.runs.turns(self.run.id):
-            answers = [
-                {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row)}
-                for row in self.actions
-                if row.turn == turn["turn"]
-            ]
+            rows = [row for row in self.actions if row.turn == turn["turn"]]
+            answers = [{"tool": r.tool, "ordinal": r.ordinal, **coarse_answer(r)} for r in rows]
             told = {name: turn[name] for name in ("proposals", "label", "model") if name in turn}
             turns.append({**told, "answers": answers})
         return tuple(turns)

@@ -9,9 +9,7 @@ import pytest
 from google.adk.models.google_llm import Gemini
 from google.genai import errors
 
-from vedette.adapters.reasoners.adk.wire import describe_speaker, refuses_signatures, use_in_vain
-
-FREE = {"input_tokens": 0, "output_tokens": 0}
+from vedette.adapters.reasoners.adk.wire import describe_speaker, refuses_signatures
 
 
 def provider_error(code: int, message: str) -> errors.APIError:
@@ -33,6 +31,17 @@ def test_a_route_is_whom_one_speaks_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route() != plain
     kind = type("Other", (Gemini,), {})
     assert describe_speaker(kind(model="gemini-3-pro")).route != route()
+
+
+def test_an_entry_of_models_says_more_of_the_route() -> None:
+    llm, here = Gemini(model="gemini-3-pro"), {"base_url": "https://u:secret@a.example/v1?key=s"}
+    assert describe_speaker(llm, here).route != describe_speaker(llm).route
+    assert describe_speaker(llm, here) == describe_speaker(
+        llm, {"base_url": "https://a.example/v1"}
+    )
+    assert describe_speaker(llm, here) != describe_speaker(
+        llm, {"base_url": "https://b.example/v1"}
+    )
 
 
 def test_no_key_is_in_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +78,3 @@ def test_a_refusal_of_signatures_is_known_by_its_words(message: str) -> None:
 @pytest.mark.parametrize("message", ["API key not valid", "contents is too long", "bad schema"])
 def test_other_refusals_are_none_of_signatures(message: str) -> None:
     assert not refuses_signatures(provider_error(400, message))
-
-
-def test_what_a_provider_refused_cost_nothing_and_what_broke_off_its_bound() -> None:
-    assert use_in_vain(provider_error(503, "overloaded"), 1).spent == FREE
-    assert use_in_vain(provider_error(400, "bad"), 1).spent == FREE
-    for unsure in (TimeoutError(), RuntimeError("429"), errors.APIError(503, {})):
-        use = use_in_vain(unsure, 1)
-        assert (use.calls, use.spent) == (1, {})

@@ -105,6 +105,23 @@ variable "target_secrets" {
   default     = []
 }
 
+variable "models" {
+  description = "What agents may ask (model: of an agent.yaml): entries of [models]. key_secret is the id of a secret of this project that exists already; vertex needs none."
+  type = map(object({
+    provider          = string
+    model             = string
+    key_secret        = optional(string)
+    location          = optional(string)
+    price             = optional(string)
+    calls_in_flight   = optional(number)
+    calls_per_minute  = optional(number)
+    tokens_per_minute = optional(number)
+    timeout           = optional(string)
+    fallback          = optional(string)
+  }))
+  default = {}
+}
+
 variable "cloud_scheduler" {
   description = "Whether Cloud Scheduler's jobs fire. The engine's own scheduler always does; both together make each tick once."
   type        = bool

@@ -71,6 +71,57 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A tool, a judge or a notice of the fleet started a program that gives commands to it.",
         "Give it from a shell that the fleet did not start.",
     ),
+    # --- models ---
+    "model-rate": ErrorExplanation(
+        "A model's provider was asked more often than it allows.",
+        "calls_per_minute or calls_in_flight of its entry of [models] is above the quota there.",
+        "Nothing is lost: its runs wait as long as it asks. Set the limits of the entry lower.",
+    ),
+    "model-unavailable": ErrorExplanation(
+        "A model's provider does not answer now (500, 503, 529).",
+        "It is overloaded or has an outage.",
+        "Nothing: its runs go on by themselves; `fallback =` names who is asked meanwhile.",
+    ),
+    "model-timeout": ErrorExplanation(
+        "A model did not answer in the time that its entry gives it; the call may be charged.",
+        "The provider is slow, or the answer is long.",
+        "Set `timeout =` of its entry of [models] longer, or let it write less.",
+    ),
+    "model-connection": ErrorExplanation(
+        "A model's provider cannot be reached.",
+        "base_url is wrong, or the network between is down.",
+        "See that base_url is right and reachable: `vedette check --live`.",
+    ),
+    "model-quota": ErrorExplanation(
+        "A model's quota of the day is used up; its runs wait and try each 15 minutes.",
+        "The provider counts by its own day.",
+        "Wait for the next day, or raise the quota there.",
+    ),
+    "model-billing": ErrorExplanation(
+        "A model's provider does not answer because of billing; its runs wait.",
+        "The credit is used up, or a spend limit is reached.",
+        "Pay, or raise the limit there; it is tried again each 5 minutes.",
+    ),
+    "model-key": ErrorExplanation(
+        "A model's provider does not take the key; its runs wait.",
+        "The key is wrong, revoked, or of another provider.",
+        "Put another where key_file or key_secret says; for key_env restart the fleet.",
+    ),
+    "model-forbidden": ErrorExplanation(
+        "The key may not be used for this model; its runs wait.",
+        "The account lacks the model, the API is not enabled, or the region is refused.",
+        "Have it allowed there; it is tried again each 5 minutes.",
+    ),
+    "model-missing": ErrorExplanation(
+        "The provider knows no model of this name; its runs wait.",
+        "`model =` of the entry of [models] is misspelt, or the model was retired.",
+        "Correct the entry and restart the fleet.",
+    ),
+    "model-request": ErrorExplanation(
+        "The provider refused one request for good; its run is a dead letter.",
+        "The prompt is too long, or the model does not take a setting of agent.py.",
+        "Read what it says, mend the agent, and redrive: `vedette redrive RUN`.",
+    ),
     # --- mail servers ---
     "no-such-folder": ErrorExplanation(
         "The mailbox has no folder of that name, or it may not be opened.",

@@ -74,6 +74,8 @@ class ReportCounts:
             why = str(entry.why or ("(erased)" if entry.erased else "?"))
             # The first line says what it was; the rest differs from event to event.
             self._count_exception(kind, entry, why.split("\n")[0][:120])
+        elif kind == "model.away":
+            self._count_exception(kind, entry, f"{entry.get('target')}: {entry.get('what')}")
         elif kind == "hold.expired":
             self._count_exception(kind, entry, "nobody answered in time")
         elif kind == "store.opened":

@@ -11,27 +11,29 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.adk.answer import Answer, check_answer
 from vedette.adapters.reasoners.adk.conversation import Prompt, compose_prompt, has_begun_anew
-from vedette.adapters.reasoners.adk.wire import (
-    Speaker,
-    describe_speaker,
-    refuses_signatures,
-    use_in_vain,
-)
+from vedette.adapters.reasoners.adk.model import AskedModel
+from vedette.adapters.reasoners.adk.provider_errors import explain_failure
+from vedette.adapters.reasoners.adk.wire import Speaker, describe_speaker, refuses_signatures
 from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import (
+    UNCHARGED,
+    ModelAway,
+    ModelError,
     ModelFailed,
     ModelNotAsked,
     ModelTurn,
@@ -71,18 +73,21 @@ class _LoadedAgent(Struct, frozen=True):
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
     max_input: int | None = None
+    # By entry of [models]: the same agent, that asks it.
+    by_model: dict[str, LlmAgent] = field(default_factory=dict)
 
 
 class AdkReasoner(StatelessReasoner):
     """The reasoner that asks each agent's root_agent by ADK. Holds no state between turns.
 
     `folders` maps agents to their folders, `releases` to the digests that these must have (who is
-    not among them is tried as it lies there). `model_for` gives the model of an agent in place of
-    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds` the
-    tokens that a call of an agent may read and write: what may be more is not asked. Who is in
-    `descriptions` is made of what a worker told of its root_agent (`read_root_agent`), and none of
-    its code runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a
-    root_agent could do more than propose (`check_root_agent`).
+    not among them is tried as it lies there). `models` are asked by the name that a briefing gives.
+    `model_for` gives the model of an agent in place of the one that its root_agent names (tests,
+    rehearsals). `timeout_s` bounds one turn, `bounds` the tokens that a call of an agent may read
+    and write: what may be more is not asked. Who is in `descriptions` is made of what a worker told
+    of its root_agent (`read_root_agent`), and none of its code runs here; of the others `agent.py`
+    is imported. Raises BadFleet at construction if a root_agent could do more than propose
+    (`check_root_agent`).
     """
 
     def __init__(
@@ -94,11 +99,13 @@ class AdkReasoner(StatelessReasoner):
         bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
         releases: Mapping[str, str] | None = None,
         descriptions: Mapping[str, Any] | None = None,
+        models: Mapping[str, AskedModel] | None = None,
     ) -> None:
         import_adk()
         bounds, releases, descriptions = bounds or {}, releases or {}, descriptions or {}
         self._timeout_s = timeout_s
         self._describe: Describe | None = None
+        self._models = models or {}
         self._model_for = model_for
         self._agents = {
             name: self._load(
@@ -119,17 +126,25 @@ class AdkReasoner(StatelessReasoner):
         *,
         bounds: Mapping[str, tuple[int | None, int | None]],
         releases: Mapping[str, str],
+        models: Mapping[str, AskedModel] | None = None,
     ) -> AdkReasoner:
         """Return one that has none of the agents' code imported here: it goes by what it is told.
 
         `describe` is asked for all root_agents, and for one at a later release. Raises what that
         does, and BadFleet as the construction.
         """
-        wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
+        wanted = {
+            name: (folder, releases[name])
+            for name, folder in folders.items()
+            if (folder / "agent.py").exists()
+        }
         # Workers import ADK too, at the same time.
-        descriptions, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
-        descriptions = {name: descriptions[name] for name in folders}
-        made = cls(folders, bounds=bounds, releases=releases, descriptions=descriptions)
+        asked = describe(wanted) if wanted else _describe_none()
+        descriptions, _ = await asyncio.gather(asked, asyncio.to_thread(import_adk))
+        descriptions = {name: descriptions[name] for name in wanted}
+        made = cls(
+            folders, bounds=bounds, releases=releases, descriptions=descriptions, models=models
+        )
         made._describe = describe
         return made
 
@@ -151,7 +166,7 @@ class AdkReasoner(StatelessReasoner):
         Raises BadFleet as the construction does; then the present one stays.
         """
         description = _NOT_DESCRIBED
-        if self._describe is not None:
+        if self._describe is not None and (folder / "agent.py").exists():
             description = (await self._describe({name: (folder, release)}))[name]
         ready, imported = isolate_imports(
             name, lambda: self._load(name, folder, release, bounds, description)
@@ -163,6 +178,17 @@ class AdkReasoner(StatelessReasoner):
 
         return place
 
+    def require_model(self, name: str | None) -> None:
+        """Raise BadFleet if a model, or a fallback of it, lacks its key or its packages."""
+        while name is not None:
+            _ = self._models[name].llm
+            name = self._models[name].fallback
+
+    async def close_models(self) -> None:
+        """Let go of the connections to the models."""
+        for asked in self._models.values():
+            await asked.close()
+
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Ask the model for one turn. Raises ModelError if there is no turn, with what it cost."""
         from vedette.adapters.reasoners.adk.capture import Capture
@@ -171,13 +197,18 @@ class AdkReasoner(StatelessReasoner):
         if ready is None:
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
         confidence = _confidence(briefing)
-        speaker = describe_speaker(ready.agent.canonical_model)
+        asked = self._models.get(briefing.model)
+        if asked is not None:
+            ready = _with_model(ready, briefing.model, asked.require())
+        speaker = describe_speaker(
+            ready.agent.canonical_model, None if asked is None else asked.route
+        )
         capture = Capture(
             frozenset(ready.by_function),
             lambda room: compose_prompt(briefing, ready.by_name, speaker, room),
             ready.max_input,
         )
-        await self._run_turn(ready.agent, briefing, capture)
+        await self._run_turn(ready.agent, briefing, capture, asked)
         answer = check_answer(
             briefing.agent, capture.answers, capture.model_calls, may_be_empty=_has_called(briefing)
         )
@@ -199,7 +230,9 @@ class AdkReasoner(StatelessReasoner):
             model_turn=_record_turn(speaker, capture.prompt, answer),
         )
 
-    async def _run_turn(self, agent: LlmAgent, briefing: Briefing, capture: Capture) -> None:
+    async def _run_turn(
+        self, agent: LlmAgent, briefing: Briefing, capture: Capture, asked: AskedModel | None
+    ) -> None:
         """Run one turn on ADK's Runner, whose session holds nothing: `capture` says what is asked.
 
         Raises ModelError if the model fails, or its provider refuses what it is given back.
@@ -215,7 +248,8 @@ class AdkReasoner(StatelessReasoner):
         app = App(name=agent.name, root_agent=agent, plugins=[capture])
         # The signal, not a cancellation: ADK then ends its own tasks and closes the model's call.
         timeout = asyncio.Event()
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, timeout.set)
+        timeout_s = self._timeout_s if asked is None else asked.timeout_s
+        timer = asyncio.get_running_loop().call_later(timeout_s, timeout.set)
         try:
             async with Runner(app=app, session_service=sessions) as runner:
                 events = runner.run_async(
@@ -229,26 +263,35 @@ class AdkReasoner(StatelessReasoner):
                     async for _ in events:
                         pass
         except Exception as error:
-            raise _explain_failure(error, briefing, capture) from error
+            failure = _explain_failure(error, briefing, capture, asked)
+            if asked is not None and failure.code == "model-key":
+                asked.forget_key()
+            # What a client says may repeat the key.
+            raise failure from (error if asked is None else None)
         finally:
             timer.cancel()
         if timeout.is_set():
-            what = f"the model of {agent.name} did not answer within {self._timeout_s:g} s"
-            raise ModelFailed(what, _cost(capture))
+            what = f"the model of {agent.name} did not answer within {timeout_s:g} s"
+            raise ModelAway(what, "timeout", _cost(capture))
 
 
-def _explain_failure(error: Exception, briefing: Briefing, capture: Capture) -> Exception:
+def _explain_failure(
+    error: Exception, briefing: Briefing, capture: Capture, asked: AskedModel | None
+) -> ModelError:
     """Return what the line is told of a failure of ADK, of a provider's client, or of our own."""
-    what = f"{type(error).__name__}: {error}"[:_TEXT]
+    called, key = (f"of {briefing.agent}", "") if asked is None else (asked.name, asked.key)
     if not capture.model_calls:
-        return ModelNotAsked(f"{briefing.agent}: {capture.refusal or what}", ModelUse())
-    use = _cost(capture) if capture.answers else use_in_vain(error, capture.model_calls)
+        what = capture.refusal or type(error).__name__
+        return ModelNotAsked(f"{briefing.agent}: {what}", ModelUse())
     if refuses_signatures(error):
         given_back = capture.prompt is not None and capture.prompt.gives_back
         may_begin_anew = given_back and not briefing.anew and not has_begun_anew(briefing)
-        what = f"the model of {briefing.agent} does not take back what it signed: {what}"
-        return SignaturesRefused(what, use, may_begin_anew=may_begin_anew)
-    return ModelFailed(f"the model of {briefing.agent} failed: {what}", use)
+        what = f"the model {called} does not take back what it signed"
+        return SignaturesRefused(what, UNCHARGED, may_begin_anew=may_begin_anew)
+    if capture.answers:
+        what = f"the model {called} failed after it had answered: {type(error).__name__}"
+        return ModelFailed(what, _cost(capture))
+    return explain_failure(error, called, capture.model_calls, key=key)
 
 
 def _cost(capture: Capture) -> ModelUse:
@@ -270,12 +313,18 @@ def _load(
     max_output: int | None,
 ) -> _LoadedAgent:
     """Make and check a root_agent; return a copy that takes its instruction literally."""
-    from vedette.adapters.reasoners.adk.root_agent import load_root_agent, read_root_agent
+    from vedette.adapters.reasoners.adk.root_agent import (
+        load_root_agent,
+        make_plain_agent,
+        read_root_agent,
+    )
     from vedette.adapters.reasoners.adk.tools import read_declared_tools
 
     tools = read_declared_tools(folder)
     by_function = {tool.name: tool for tool in tools}
-    if description is _NOT_DESCRIBED:
+    if not (folder / "agent.py").exists():
+        checked = make_plain_agent(folder, release, by_function)
+    elif description is _NOT_DESCRIBED:
         checked = load_root_agent(folder, release, by_function)
     else:
         if release is not None:
@@ -297,6 +346,18 @@ def _load(
         )
     agent = checked.clone(update=changes)
     return _LoadedAgent(agent, by_function, {tool.tool: tool for tool in tools}, max_input)
+
+
+def _with_model(ready: _LoadedAgent, name: str, llm: BaseLlm) -> _LoadedAgent:
+    """Return an agent that asks an entry of [models] in place of what its agent.py names."""
+    agent = ready.by_model.get(name)
+    if agent is None or agent.model is not llm:
+        agent = ready.by_model[name] = ready.agent.clone(update={"model": llm})
+    return replace(ready, agent=agent)
+
+
+async def _describe_none() -> dict[str, Any]:
+    return {}
 
 
 def _require_model(model: str, folder: Path) -> None:
@@ -330,6 +391,9 @@ def import_adk() -> None:
     (measured: 22 ms of a turn's CPU against 5). None in sys.modules is Python's own way to say
     that a module is not there. Where a2a-sdk is installed, nothing is done.
     """
+    # It logs each failure with its whole trace and the provider's words, which may repeat a key.
+    # What we make of it is told once, by whoever asked.
+    logging.getLogger("google_adk").setLevel(logging.CRITICAL + 1)
     for module in ("apps", "runners", "sessions.in_memory_session_service", "models.google_llm"):
         importlib.import_module(f"google.adk.{module}")
     # Every agent runs on this engine; ADK finds it by attribute, on first use.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
-from vedette.domain.model_turn import ModelTurn, ModelUse
+from vedette.domain.model_turn import ModelTurn
 
 if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
@@ -36,7 +36,6 @@ _REFUSAL = re.compile(
     r"|encrypted[_ ]content",
     re.IGNORECASE,
 )
-_CLIENTS = ("anthropic", "google", "openai")
 
 
 class Speaker(Struct, frozen=True):
@@ -52,8 +51,8 @@ class Speaker(Struct, frozen=True):
         return (turn.model, turn.route) != (self.model, self.route)
 
 
-def describe_speaker(llm: BaseLlm) -> Speaker:
-    """Return whom ADK's model object speaks to."""
+def describe_speaker(llm: BaseLlm, entry: Mapping[str, str] | None = None) -> Speaker:
+    """Return whom ADK's model object speaks to; `entry` is what [models] says of the route."""
     kind = f"{type(llm).__module__}.{type(llm).__qualname__}"
     places = {name: _clean_url(os.environ[name]) for name in _PLACES if os.environ.get(name)}
     given = getattr(llm, "_additional_args", None) or {}  # of LiteLLM
@@ -65,6 +64,7 @@ def describe_speaker(llm: BaseLlm) -> Speaker:
     ):
         if value:
             places[name] = _clean_url(str(value))
+    places |= {name: _clean_url(value) for name, value in (entry or {}).items()}
     route = sha256_hex(canonical_json({"class": kind, "model": llm.model, "places": places}))
     known = f"{kind} {llm.model}".lower()
     return Speaker(llm.model, route, "gemini" in known, "claude" in known or "anthropic" in known)
@@ -81,18 +81,6 @@ def _clean_url(text: str) -> str:
 def refuses_signatures(error: BaseException) -> bool:
     """Say whether a provider refused (400) what its own model, or another, had signed."""
     return _status(error) == 400 and _REFUSAL.search(str(error)) is not None
-
-
-def use_in_vain(error: BaseException, calls: int) -> ModelUse:
-    """Return what calls cost that ended in an error: nothing if the provider itself refused them.
-
-    Whether one whose connection broke was answered, and counted, nobody knows here.
-    """
-    client = type(error).__module__.partition(".")[0]
-    is_refusal = client in _CLIENTS and getattr(error, "response", None) is not None
-    if calls and is_refusal and 400 <= _status(error) < 600:
-        return ModelUse(calls, {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0})
-    return ModelUse(calls)
 
 
 def _status(error: BaseException) -> int:
