@@ -201,6 +201,9 @@ BREAKS = {
         400,
         CORRUPTED,
     ),
+    "a response twice": Break(
+        lambda b: b["contents"][2]["parts"].append(part(b, 2, 0)), 400, COUNT
+    ),
     "a response missing": Break(lambda b: b["contents"][2]["parts"].pop(), 400, COUNT),
     "a response of another id": Break(
         lambda b: part(b, 2, 0)["functionResponse"].update(id="x"), 400, COUNT

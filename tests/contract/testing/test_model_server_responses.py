@@ -261,6 +261,14 @@ def test_each_parallel_call_needs_the_reasoning(conversation: Talk) -> None:
     assert said.startswith(f"Item '{call['id']}' {UNREASONED}")
 
 
+def test_reasoning_needs_what_followed_in_any_conversation(conversation: Talk) -> None:
+    body = second(conversation)
+    body["input"][0]["content"] = "Another mail."
+    assert conversation.post(PATH, body).status_code == 200
+    del body["input"][4], body["input"][2]
+    assert UNFOLLOWED in conversation.post(PATH, body).json()["error"]["message"]
+
+
 def test_another_models_calls_are_taken_without_reasoning() -> None:
     models = (Model(MODEL, "responses"), Model("gpt-5-mini", "responses"))
     with ModelServer(once, models=models) as server:
