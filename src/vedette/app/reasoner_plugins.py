@@ -103,6 +103,13 @@ class ClientPlugin(ReasonerPlugin):
                 yield ("triggers", index), "a client's calls wake it", f"write on: {CALL_TYPE}"
         if len(agent.triggers) > 1:
             yield ("triggers", 1), "is not needed: each call wakes it", "keep the first"
+        names = ["outcome"]  # MCP's wire has that of ours, and knows no dots
+        for index, tool in enumerate(agent.tools):
+            name = tool.name.replace(".", "_")
+            if name in names:
+                what = f"another tool is {name!r} on MCP's wire"
+                yield ("tools", index, "name"), what, "rename one of the two"
+            names.append(name)
         if agent.memory:
             yield ("memory",), "nobody tells a client what is remembered", "remove it"
         try:

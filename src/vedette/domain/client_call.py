@@ -53,6 +53,17 @@ class ClientCall(Struct, frozen=True):
         except ValueError as error:
             raise BadCommand(f"the arguments have no JSON form: {error}") from error
 
+    @classmethod
+    def of(cls, tool: Any, args: Any, key: Any) -> ClientCall:
+        """Return the call of what a client sent. Raises BadCommand."""
+        if not isinstance(tool, str):
+            raise BadCommand("tool is the name of a tool")
+        if not isinstance(args, dict | None):
+            raise BadCommand("args is an object, by the names of the tool's arguments")
+        if not isinstance(key, str | None):
+            raise BadCommand("key is a text")
+        return cls(tool, args or {}, key)
+
     @property
     def digest(self) -> str:
         """Return the digest of what is called with what."""

@@ -71,6 +71,11 @@ class AgentCalls:
         self._granted: dict[str, tuple[tuple[str, int], list[dict[str, Any]]]] = {}
         services.store.subscribe(self._wake)
 
+    @property
+    def fleet(self) -> str:
+        """Return the fleet's name."""
+        return self._services.fleet.name
+
     def agent(self, name: str) -> Agent | None:
         """Return an agent if its client reasons for it now."""
         found = self._services.fleet.agents.get(name)

@@ -651,6 +651,7 @@ def test_an_agent_may_be_reasoned_for_by_its_client(served: Small) -> None:
         ),
         ("confidence: 0.9", "confidence: 7", "charter.client_confidence", "has the", "0 to 1"),
         ("reasoner: client\n", "", "reasoner", "judge.py", "add judge.py"),
+        ("name: ship.hail", "name: outcome", "tools[0].name", "on MCP's wire", "rename"),
     ],
 )
 def test_what_a_client_has_no_use_for(

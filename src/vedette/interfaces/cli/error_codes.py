@@ -55,6 +55,11 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A key was not made anew for what is to be done besides, or arguments changed in a retry.",
         "Give each call a key of its own, and each retry the same key and the same arguments.",
     ),
+    "no-mcp": ErrorExplanation(
+        "The fleet serves agents over HTTP, and not over MCP.",
+        "The SDK of MCP is an extra, and is not installed beside vedette.",
+        "Install vedette[mcp], and start the fleet again.",
+    ),
     "too-large": ErrorExplanation(
         "An agent's client sent more than one call may hold; nothing was done.",
         "The arguments hold content where a reference would do.",

@@ -5,6 +5,7 @@ POST /v1/agent/calls               {tool, args, key}: what came of it, or that i
 GET  /v1/agent/calls/ID?wait_s=N   what came of it since
 POST /access/v1/evaluation         what policy would decide now (AuthZEN 1.0); nothing is done
 GET  /v1/agent/openapi.json        all of this, for programs
+POST /mcp                          the same for clients that speak MCP (`mcp_server`)
 
 Each asks for `Authorization: Bearer TOKEN` of the agent (`agent_tokens`), but for the last. Errors
 are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token that is good), 403
@@ -15,8 +16,6 @@ are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +25,16 @@ from vedette.domain.base.errors import (
     BadCommand,
     BadProposal,
     Forbidden,
-    NotFound,
-    Temporary,
     Unavailable,
     VedetteError,
 )
 from vedette.domain.client_call import ClientCall
 from vedette.domain.cloudevents import load_json
-from vedette.domain.ports.tokens import BadToken
 from vedette.interfaces.http.agent_openapi import build_openapi
-from vedette.interfaces.http.agent_tokens import CHALLENGE, AgentTokens
+from vedette.interfaces.http.agent_responses import error_response, json_response
+from vedette.interfaces.http.agent_tokens import AgentTokens
 from vedette.interfaces.http.hosts import AllowedHosts
+from vedette.interfaces.http.mcp_server import McpServer
 from vedette.interfaces.http.request_drain import drain_request
 from vedette.operations.agent_calls import MAX_WAIT_S, AgentCalls, Outcome
 
@@ -47,12 +45,9 @@ if TYPE_CHECKING:
 
     from vedette.app.composition_root import App
 
-# Open requests of one agent: more of them would take what the others need.
-MAX_OPEN = 32
 READ_TIMEOUT_S = 10.0
 # What a body has beside its arguments.
 _ROOM_BYTES = 8_192
-_CLOSE = {"Connection": "close"}
 
 Answer = tuple[int, Mapping[str, Any]]
 
@@ -61,12 +56,6 @@ class _TooLarge(BadCommand):
     """The error of a body that is longer than a call may be."""
 
     code = "too-large"
-
-
-class _TooMany(Temporary):
-    """The error of one request more than an agent may have open."""
-
-    code = "too-many"
 
 
 def routes(app: App) -> list[Route]:
@@ -78,11 +67,9 @@ def routes(app: App) -> list[Route]:
         app.settings.served_agents, calls, build_tokens(app.settings, app.services.clock.now_us),
         app.metrics,
     )  # fmt: skip
-    api = AgentApi(
-        calls, tokens, AllowedHosts(app.settings.hosts),
-        max_body_bytes=app.settings.max_event_bytes + _ROOM_BYTES,
-    )  # fmt: skip
-    return api.routes()
+    most = app.settings.max_event_bytes + _ROOM_BYTES
+    api = AgentApi(calls, tokens, AllowedHosts(app.settings.hosts), max_body_bytes=most)
+    return [*api.routes(), McpServer(calls, tokens, max_body_bytes=most).route()]
 
 
 class AgentApi:
@@ -93,7 +80,6 @@ class AgentApi:
     ) -> None:
         self._calls, self._tokens, self._hosts = calls, tokens, hosts
         self._max_body_bytes = max_body_bytes
-        self._open: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -109,7 +95,7 @@ class AgentApi:
 
     async def openapi(self, request: Request) -> Response:
         """Describe all of this. It says nothing of this fleet, and asks for no token."""
-        return self._hosts.refusal(request) or _json_response(200, build_openapi())
+        return self._hosts.refusal(request) or json_response(200, build_openapi())
 
     async def tools(self, request: Request) -> Response:
         """List the tools that policy grants the agent now."""
@@ -132,28 +118,16 @@ class AgentApi:
     async def _answer(
         self, request: Request, work: Callable[[Request, Agent], Awaitable[Answer]]
     ) -> Response:
-        held: str | None = None
         try:
-            agent = await self._tokens.authenticate(request.headers.get("authorization"))
-            if self._open[agent.name] >= MAX_OPEN:
-                raise _TooMany(f"{MAX_OPEN} requests of yours are open", mend="wait for them")
-            held = agent.name
-            self._open[held] += 1
-            return _json_response(*await work(request, agent))
+            async with self._tokens.admit(request.headers.get("authorization")) as agent:
+                return json_response(*await work(request, agent))
         except VedetteError as error:
-            status = _status(error)
-            headers = {"WWW-Authenticate": CHALLENGE} if status == 401 else {}
-            headers |= {"Retry-After": "1"} if status in (429, 503) else {}
             # What of its body is still to come is read for a moment, so that it reads this.
             await drain_request(request, self._max_body_bytes, 1.0)
-            return _json_response(status, {"error": error.to_json()}, headers)
+            return error_response(error)
         except asyncio.CancelledError:
             # The run ends, and the server waits for it no longer; the same may be sent again.
-            ending = Unavailable("the fleet ends", mend="send the same when it is back")
-            return _json_response(503, {"error": ending.to_json()}, {"Retry-After": "1"})
-        finally:
-            if held is not None:
-                self._open[held] -= 1
+            return error_response(Unavailable("the fleet ends", mend="send it when it is back"))
 
     async def _read_object(self, request: Request, *, needed: str, known: str) -> dict[str, Any]:
         """Read a JSON object with these keys (of words). Raises BadCommand."""
@@ -185,7 +159,7 @@ class AgentApi:
 
     async def _call(self, request: Request, agent: Agent) -> Answer:
         given = await self._read_object(request, needed="tool", known="tool args key")
-        call = _build_call(given["tool"], given.get("args"), given.get("key"))
+        call = ClientCall.of(given["tool"], given.get("args"), given.get("key"))
         return 200, await _while_connected(request, self._calls.call(agent, call))
 
     async def _outcome(self, request: Request, agent: Agent) -> Answer:
@@ -211,7 +185,7 @@ class AgentApi:
         elif resource.get("type") != tool.resource:
             reason = {"outcome": "deny", "reason": "another-resource"}
         else:
-            call = _build_call(action["name"], resource.get("properties"), None)
+            call = ClientCall.of(action["name"], resource.get("properties"), None)
             try:
                 reason = self._calls.evaluate(agent, call)
             except BadProposal as error:
@@ -241,17 +215,6 @@ async def _await_disconnect(request: Request) -> None:
         pass
 
 
-def _build_call(tool: Any, args: Any, key: Any) -> ClientCall:
-    """Return a call of what a client sent. Raises BadCommand."""
-    if not isinstance(tool, str):
-        raise BadCommand("tool is the name of a tool")
-    if not isinstance(args, dict | None):
-        raise BadCommand("args is an object, by the names of the tool's arguments")
-    if not isinstance(key, str | None):
-        raise BadCommand("key is a text")
-    return ClientCall(tool, args or {}, key)
-
-
 def _part(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = given[name]
     if not isinstance(found, dict):
@@ -263,31 +226,3 @@ def _read_wait(text: str) -> float:
     if not (text.isascii() and text.isdecimal() and len(text) < 9):
         raise BadCommand("wait_s is a whole number of seconds", mend=f"0 to {MAX_WAIT_S:.0f}")
     return float(text)
-
-
-def _status(error: VedetteError) -> int:
-    """Return the HTTP status of an error."""
-    if isinstance(error, BadToken):
-        return 401
-    if isinstance(error, _TooMany):
-        return 429
-    if isinstance(error, Temporary):
-        return 503
-    by_code = {"too-large": 413, "too-slow": 408, "key-reused": 409}
-    if error.code in by_code:
-        return by_code[error.code]
-    if isinstance(error, NotFound):
-        return 404
-    return 403 if isinstance(error, Forbidden) else 400
-
-
-def _json_response(
-    status: int, value: Mapping[str, Any], headers: Mapping[str, str] | None = None
-) -> Response:
-    from starlette.responses import Response
-
-    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    close = {} if status == 200 else _CLOSE
-    return Response(
-        body, status, {"Cache-Control": "no-store", **close, **(headers or {})}, "application/json"
-    )

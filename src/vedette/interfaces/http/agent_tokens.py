@@ -7,20 +7,29 @@ made for it, whose audience is this gateway. None is passed on to anybody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from hmac import compare_digest
 
 from vedette.config.settings import ServedAgent
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.errors import BadFleet, Temporary
 from vedette.domain.ports.reasoner import Metrics
 from vedette.domain.ports.tokens import BadToken, TokenAuthority
 from vedette.interfaces.http.event_receiver import token_digest
 from vedette.operations.agent_calls import AgentCalls
 
-CHALLENGE = 'Bearer realm="vedette", error="invalid_token"'
+# Open requests of one agent: more of them would take what the others need.
+MAX_OPEN = 32
 _MAX_TOKEN_CHARS = 16_384
+
+
+class TooManyRequests(Temporary):
+    """The error of one request more than an agent may have open."""
+
+    code = "too-many"
 
 
 class AgentTokens:
@@ -36,6 +45,7 @@ class AgentTokens:
         self._calls, self._authority, self._metrics = calls, authority, metrics
         self._names = frozenset(one.agent for one in served)
         self._digests: dict[str, str] = {}
+        self._open: Counter[str] = Counter()
         for one in served:
             token = one.token()
             if token is None:
@@ -47,6 +57,21 @@ class AgentTokens:
                     what, where="vedette.toml: serve.agents", mend="make one for each agent"
                 )
             self._digests[digest] = one.agent
+
+    @asynccontextmanager
+    async def admit(self, authorization: str | None) -> AsyncIterator[Agent]:
+        """Let a request in for as long as the context lasts; yields the agent that it is of.
+
+        Raises what `authenticate` raises, and TooManyRequests.
+        """
+        agent = await self.authenticate(authorization)
+        if self._open[agent.name] >= MAX_OPEN:
+            raise TooManyRequests(f"{MAX_OPEN} requests of yours are open", mend="wait for them")
+        self._open[agent.name] += 1
+        try:
+            yield agent
+        finally:
+            self._open[agent.name] -= 1
 
     async def authenticate(self, authorization: str | None) -> Agent:
         """Return the agent whose token a request carries.
