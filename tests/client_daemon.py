@@ -145,7 +145,9 @@ class ClientDaemon:
     def approve(self) -> None:
         """Approve all that waits, as the person who runs it."""
         for hold in self.verb("hold", "--json").json["items"]:
-            done = self.verb("approve", hold["hold"], "--yes", "--reason", "it is right")
+            done = self.verb(
+                "approve", hold["hold"], "--digest", hold["shown_digest"], "--reason", "it is right"
+            )
             assert done.code == 0, done.err
 
 

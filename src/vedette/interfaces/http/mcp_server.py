@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import vedette
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadFleet, VedetteError
+from vedette.domain.base.errors import BadFleet, Unavailable, VedetteError
 from vedette.domain.client_call import ClientCall
 from vedette.interfaces.http.agent_responses import error_response
 from vedette.interfaces.http.agent_tokens import AgentTokens
@@ -82,6 +82,10 @@ class McpServer:
                 await self._serve(server, {**scope, _AGENT: agent}, receive, send)
         except VedetteError as error:
             await error_response(error)(scope, receive, send)
+        except asyncio.CancelledError:
+            # The run ends, and the server waits for it no longer; the same may be sent again.
+            ending = Unavailable("the fleet ends", mend="send it when it is back")
+            await error_response(ending)(scope, receive, send)
 
     async def _load(self) -> Server[Any]:
         """Return the SDK's server, which is loaded and made the first time. Raises BadFleet."""
