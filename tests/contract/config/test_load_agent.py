@@ -245,6 +245,7 @@ YAML = "agents/harbour_watch/agent.yaml"
         ("hour: 20", "hour: 0", "budget.actions_per_hour", "at least 1", ""),
         ("hour: 20", "hour: many", "budget.actions_per_hour", "whole number", ""),
         ("on: ship.seen", "on: vedette.tick", "triggers[0].on", "ticks", "every"),
+        ("on: ship.seen", "on: vedette.call", "triggers[0].on", "its client", "reasoner: client"),
         ("- on: ship.seen\n    s", "- s", "triggers[0]", "wakes on nothing", "exactly one"),
         ('daily: "06:30"', 'daily: "25:30"', "triggers[1].daily", "time of day", "06:30"),
         ("Europe/London", "Europe/Lundon", "triggers[1].zone", "no time zone", "Europe/London"),
