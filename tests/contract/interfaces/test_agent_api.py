@@ -368,6 +368,28 @@ async def test_what_is_no_call_is_one_clear_error_and_no_run(
     assert fleet.entries("event.accepted") == []
 
 
+@pytest.mark.parametrize("path", ["/v1/agent/calls", "/access/v1/evaluation", "/mcp"])
+async def test_who_hangs_up_in_the_middle_of_a_request_leaves_no_trace(
+    fleet: FleetHarness, address: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = int(address.rpartition(":")[2])
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {COURIER}\r\n"
+            "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+            'Content-Length: 100\r\n\r\n{"tool": '.encode()
+        )
+        await writer.drain()
+        await asyncio.sleep(0.1)  # as far as the server has read
+        writer.close()
+        await writer.wait_closed()
+    async with client(address) as courier:
+        assert (await courier.get("/v1/agent/tools")).status_code == 200
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert fleet.entries("event.accepted") == []
+
+
 async def test_one_agent_s_requests_take_no_room_from_another(address: str) -> None:
     async with client(address) as courier, client(address, PORTER) as porter:
         held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
@@ -395,8 +417,11 @@ async def evaluate(
         "resource": {"type": "wire", "id": "world", "properties": {"to": to, "text": "x"}},
         **changes,
     }
-    answer = await who.post("/access/v1/evaluation", json=question)
+    answer = await who.post(
+        "/access/v1/evaluation", json=question, headers={"X-Request-ID": "bfe9"}
+    )
     assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Request-ID"] == "bfe9"
     found: dict[str, Any] = answer.json()
     return found
 
@@ -414,10 +439,13 @@ async def test_an_evaluation_says_what_policy_would_decide_and_does_nothing(
     assert (deny["decision"], deny["context"]["reason"]) == (False, "origins")
     unknown = await evaluate(courier, "no.such")
     assert unknown["context"]["reason"] == "no-such-tool"
-    odd = await evaluate(courier, resource={"type": "wire", "id": "w", "properties": {"to": DESK}})
+    odd = await evaluate(
+        courier, resource={"type": "wire", "id": "world", "properties": {"to": DESK}}
+    )
     assert odd["context"]["reason"] == "bad-proposal"
-    mail = await evaluate(courier, resource={"type": "mail", "id": "w"})
-    assert mail["context"]["reason"] == "another-resource"
+    for other in ({"type": "mail", "id": "world"}, {"type": "wire", "id": "moon"}):
+        found = await evaluate(courier, resource=other)
+        assert (found["decision"], found["context"]["reason"]) == (False, "another-resource")
     assert fleet.app.store.ledger.last_seq() == before
     assert world.calls == []
     assert fleet.app.services.gateway.counts.totals("courier", "actions", 10**18)["day"] == 0

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 READ_TIMEOUT_S = 10.0
 # What a body has beside its arguments.
 _ROOM_BYTES = 8_192
+_MAX_REQUEST_ID_CHARS = 200
 
-Answer = tuple[int, Mapping[str, Any]]
+Answer = Mapping[str, Any]
 
 
 class _TooLarge(BadCommand):
@@ -111,7 +112,10 @@ class AgentApi:
 
     async def evaluate(self, request: Request) -> Response:
         """Tell what policy would decide now."""
-        return await self._answer(request, self._evaluate)
+        response = await self._answer(request, self._evaluate)
+        if name := request.headers.get("x-request-id", "")[:_MAX_REQUEST_ID_CHARS]:
+            response.headers["X-Request-ID"] = name  # AuthZEN 1.0, 10.1.3
+        return response
 
     # --- who --------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class AgentApi:
     ) -> Response:
         try:
             async with self._tokens.admit(request.headers.get("authorization")) as agent:
-                return json_response(*await work(request, agent))
+                return json_response(200, await work(request, agent))
         except VedetteError as error:
             # What of its body is still to come is read for a moment, so that it reads this.
             await drain_request(request, self._max_body_bytes, 1.0)
@@ -131,6 +135,8 @@ class AgentApi:
 
     async def _read_object(self, request: Request, *, needed: str, known: str) -> dict[str, Any]:
         """Read a JSON object with these keys (of words). Raises BadCommand."""
+        from starlette.requests import ClientDisconnect
+
         raw = bytearray()
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -139,7 +145,7 @@ class AgentApi:
                     if len(raw) > self._max_body_bytes:
                         what = f"the body has more than {self._max_body_bytes} bytes"
                         raise _TooLarge(what, mend="send a reference instead of the content")
-        except TimeoutError as error:
+        except (TimeoutError, ClientDisconnect) as error:
             raise BadCommand("the body did not come in time", code="too-slow") from error
         found = load_json(bytes(raw))
         keys = known.split()
@@ -155,17 +161,17 @@ class AgentApi:
     # --- what -------------------------------------------------------------------------------
 
     async def _list_tools(self, request: Request, agent: Agent) -> Answer:
-        return 200, {"agent": agent.identity.spiffe_id, "tools": self._calls.tools(agent)}
+        return {"agent": agent.identity.spiffe_id, "tools": self._calls.tools(agent)}
 
     async def _call(self, request: Request, agent: Agent) -> Answer:
         given = await self._read_object(request, needed="tool", known="tool args key")
         call = ClientCall.of(given["tool"], given.get("args"), given.get("key"))
-        return 200, await _while_connected(request, self._calls.call(agent, call))
+        return await _while_connected(request, self._calls.call(agent, call))
 
     async def _outcome(self, request: Request, agent: Agent) -> Answer:
         wait_s = _read_wait(request.query_params.get("wait_s", "0"))
         work = self._calls.outcome(agent, request.path_params["id"], wait_s)
-        return 200, await _while_connected(request, work)
+        return await _while_connected(request, work)
 
     async def _evaluate(self, request: Request, agent: Agent) -> Answer:
         given = await self._read_object(
@@ -182,7 +188,9 @@ class AgentApi:
         reason: dict[str, Any]
         if tool is None:
             reason = {"outcome": "deny", "reason": "no-such-tool"}
-        elif resource.get("type") != tool.resource:
+        elif (resource.get("type"), resource.get("id")) != (
+            tool.resource, tool.target or agent.collection or tool.resource,
+        ):  # fmt: skip
             reason = {"outcome": "deny", "reason": "another-resource"}
         else:
             call = ClientCall.of(action["name"], resource.get("properties"), None)
@@ -190,7 +198,7 @@ class AgentApi:
                 reason = self._calls.evaluate(agent, call)
             except BadProposal as error:
                 reason = {"outcome": "deny", "reason": error.code, "why": error.what}
-        return 200, {"decision": reason["outcome"] == "permit", "context": reason}
+        return {"decision": reason["outcome"] == "permit", "context": reason}
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:

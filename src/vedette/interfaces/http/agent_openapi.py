@@ -114,7 +114,7 @@ _SCHEMAS: dict[str, Any] = {
                 "required": ["type", "id"],
                 "properties": {
                     "type": {**_TEXT, "description": "the tool's resource"},
-                    "id": _TEXT,
+                    "id": {**_TEXT, "description": "the tool's target, else its collection"},
                     "properties": {**_OBJECT, "description": "the arguments, as of a call"},
                 },
             },
