@@ -218,6 +218,26 @@ async def test_a_person_s_no_is_told(fleet: FleetHarness, courier: httpx.AsyncCl
     assert "not today" not in json.dumps(found)
 
 
+async def test_a_person_takes_back_what_a_client_had_done(tmp_path: Path, world: World) -> None:
+    fleet = client_fleet(tmp_path, world)
+    file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
+    settled = "settles: none, function: act"
+    text = file.read_text()
+    assert settled in text
+    file.write_text(text.replace(settled, f"inverse: wire.send, {settled}"))
+    async with fleet, served(fleet) as address, client(address) as courier:
+        found = await post_call(courier, "bell.ring", {"to": DESK, "text": "rung"})
+        (row,) = fleet.app.store.runs.actions(found["call"])
+        await fleet.submit_confirmed("undo", effect=row.id)
+        await fleet.wait_until_idle()
+        again = await post_call(courier, "bell.ring", {"to": DESK, "text": "rung"})
+    assert [(call.tool, call.args["text"]) for call in world.calls] == [
+        ("bell.ring", "rung"),
+        ("wire.send", "rung"),
+    ]
+    assert again["call"] == found["call"]
+
+
 async def test_a_slow_tool_is_pending_and_its_outcome_comes_later(
     courier: httpx.AsyncClient, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
