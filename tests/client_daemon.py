@@ -35,7 +35,6 @@ kind = "folder"
 path = "book"
 [serve]
 http = "127.0.0.1:{port}"
-{more}
 [[serve.senders]]
 name = "monitoring"
 token_env = "MONITOR_TOKEN"
@@ -45,6 +44,11 @@ token_env = "COURIER_TOKEN"
 [[serve.agents]]
 agent = "porter"
 token_env = "PORTER_TOKEN"
+"""
+STORE = """\
+[store]
+kind = "postgresql"
+url_env = "DATABASE"
 """
 PORTER_GRANT = """\
 porter:
@@ -57,12 +61,15 @@ UNMEASURED = "    courier: {default: 0}\n    porter: {default: 0}\n"
 
 
 class ClientDaemon:
-    """A running fleet in `root`; `tools` is another tools.py of its agents, `more` keys of [serve].
+    """A running fleet in `root`; `tools` is another tools.py of its agents, `database` the URL of a
+    store that others share.
 
     Its effects are lines of a file, and its output is kept, so that both can be looked at.
     """
 
-    def __init__(self, root: Path, *, tools: str | None = None, more: str = "") -> None:
+    def __init__(
+        self, root: Path, *, tools: str | None = None, database: str | None = None
+    ) -> None:
         self.root, self.port = root, free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         for name in ("courier", "porter"):
@@ -79,7 +86,10 @@ class ClientDaemon:
             grants.write((SAMPLES / "grants.yaml").read_text() + PORTER_GRANT)
         (root / "memory").mkdir()
         (root / "book").mkdir()
-        (root / "vedette.toml").write_text(TOML.format(port=self.port, more=more))
+        self._words = {**TOKENS, "MONITOR_TOKEN": MONITOR, "DATABASE": database or ""}
+        (root / "vedette.toml").write_text(
+            TOML.format(port=self.port) + (STORE if database is not None else "")
+        )
         self.child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ClientDaemon:
@@ -102,7 +112,7 @@ class ClientDaemon:
 
     def start(self) -> None:
         """Start it, and return once it serves."""
-        words = environment(**TOKENS, MONITOR_TOKEN=MONITOR)
+        words = environment(**self._words)
         with (self.root / "output.txt").open("ab") as file:
             self.child = subprocess.Popen(
                 [*START, "run", "--plain"], cwd=self.root, stdout=file, stderr=file, env=words
@@ -125,7 +135,7 @@ class ClientDaemon:
 
     def verb(self, *arguments: str) -> Said:
         """Run a verb beside it."""
-        return vedette(self.root, *arguments, **TOKENS, MONITOR_TOKEN=MONITOR)
+        return vedette(self.root, *arguments, **self._words)
 
     def client(self, token: str = COURIER) -> httpx.Client:
         """Return who asks over HTTP with a token."""

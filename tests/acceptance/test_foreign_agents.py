@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.client_daemon import (
     TOKENS,
     ClientDaemon,
 )
+from tests.pg import database_for
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
@@ -291,3 +294,32 @@ def test_it_ends_in_time_while_clients_wait(daemon: ClientDaemon) -> None:
             child.kill()
             child.communicate()
     assert "Traceback" not in daemon.output, daemon.output
+
+
+def test_a_call_of_one_worker_is_known_to_the_others(tmp_path: Path) -> None:
+    """Two workers on one PostgreSQL: a retry, and the question what came of it, go anywhere."""
+    url = database_for(tmp_path)
+    first = ClientDaemon(tmp_path / "first", database=url)
+    second = ClientDaemon(tmp_path / "second", database=url)
+    shutil.rmtree(second.root / "book")
+    (second.root / "book").symlink_to(first.root / "book")
+    write = {"tool": "book.write", "args": {"page": ARRIVALS, "text": "x"}, "key": "k"}
+    publish = {"tool": "book.publish", "args": {"page": ARRIVALS}}
+    with first:
+        (second.root / ".vedette").mkdir(mode=0o700)
+        shutil.copy(first.root / ".vedette" / "ledger.key", second.root / ".vedette")
+        with second:
+            both = [one.call(write) for one in (first, second, first, second)]
+            assert {found["status"] for found in both} == {"done"}
+            assert len({found["call"] for found in both}) == 1
+            held = first.call(publish)
+            assert second.call(publish)["call"] == held["call"]
+            with ThreadPoolExecutor() as pool, first.client() as one, second.client() as other:
+                path = f"/v1/agent/calls/{held['call']}?wait_s=30"
+                waiting = [pool.submit(who.get, path) for who in (one, other)]
+                second.approve()
+                assert [found.result().json()["status"] for found in waiting] == ["done", "done"]
+    assert [line.partition(" ")[2] for line in first.lines] == [
+        "arrivals: x",
+        "arrivals: published",
+    ]
