@@ -326,6 +326,10 @@ def check_secrets(settings: Settings) -> Iterator[CheckResult]:
         )
         for one in settings.senders
     ]
+    tables += [
+        (f"agent {one.agent}", {f: getattr(one, f) for f in one.__struct_fields__})
+        for one in settings.served_agents
+    ]
     for plan in (*settings.sources, *settings.notify.to):
         # A plugin's plan may be of any class.
         declared = getattr(plan, "__struct_fields__", ()) or getattr(plan, "__slots__", ())

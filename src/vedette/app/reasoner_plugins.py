@@ -1,4 +1,4 @@
-"""The shipped reasoners as plugins: agents' own judges, and their root_agents on ADK.
+"""The shipped reasoners as plugins: agents' own judges, their root_agents on ADK, their clients.
 
 They lie here and in no adapter, since each is made of several: agents' code runs in workers, or in
 the engine's process.
@@ -10,8 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vedette.adapters.reasoners.client import ClientReasoner
 from vedette.config.plugins import plugins
-from vedette.domain.ports.plugin import REASONERS, ReasonerContext, ReasonerPlugin
+from vedette.domain.base.errors import BadConfidence
+from vedette.domain.client_call import CONFIDENCE_KEY, client_confidence
+from vedette.domain.event import CALL_TYPE
+from vedette.domain.ports.plugin import (
+    REASONERS,
+    ReasonerContext,
+    ReasonerPlugin,
+    TableProblem,
+)
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
@@ -90,6 +99,37 @@ class AdkPlugin(ReasonerPlugin):
         return await reasoner.prepare(agent.name, folder, agent.release, bounds)
 
 
+class ClientPlugin(ReasonerPlugin):
+    """The plugin of the shipped reasoner `client`: whoever calls an agent's tools from outside."""
+
+    asks_model = False
+
+    def problems(self, agent: Any) -> Iterable[TableProblem]:
+        """Yield what an agent.yaml declares that a client's calls have no use for."""
+        for index, trigger in enumerate(agent.triggers):
+            if trigger.on != CALL_TYPE:
+                yield ("triggers", index), "a client's calls wake it", f"write on: {CALL_TYPE}"
+        if len(agent.triggers) > 1:
+            yield ("triggers", 1), "is not needed: each call wakes it", "keep the first"
+        names = ["outcome"]  # MCP's wire has that of ours, and knows no dots
+        for index, tool in enumerate(agent.tools):
+            name = tool.name.replace(".", "_")
+            if name in names:
+                what = f"another tool is {name!r} on MCP's wire"
+                yield ("tools", index, "name"), what, "rename one of the two"
+            names.append(name)
+        if agent.memory:
+            yield ("memory",), "nobody tells a client what is remembered", "remove it"
+        try:
+            client_confidence(agent.name, agent.charter)
+        except BadConfidence as error:
+            yield ("charter", CONFIDENCE_KEY), error.what, error.mend or ""
+
+    async def build(self, context: ReasonerContext) -> Reasoner:
+        """Make what turns calls into proposals."""
+        return ClientReasoner()
+
+
 async def close_models(reasoners: Mapping[str, Reasoner]) -> None:
     """Let go of the connections to models, of those reasoners that have any."""
     for reasoner in reasoners.values():
@@ -124,4 +164,4 @@ async def build_reasoners(context: WorkerContext) -> dict[str, Reasoner]:
     return found
 
 
-JUDGE, ADK = JudgePlugin(), AdkPlugin()
+JUDGE, ADK, CLIENT = JudgePlugin(), AdkPlugin(), ClientPlugin()

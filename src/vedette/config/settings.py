@@ -62,6 +62,21 @@ class Sender(Struct, frozen=True):
         return found
 
 
+class ServedAgent(Struct, frozen=True):
+    """An agent of [serve] whose client calls; its token is read when it is needed."""
+
+    agent: str
+    token_env: str | None = None
+    token_file: str | None = None
+    token_secret: str | None = None
+
+    def token(self) -> str | None:
+        """Return the token; None if only its JWT-SVID is taken. Raises BadFleet."""
+        table = {"token_env": self.token_env, "token_file": self.token_file}
+        table["token_secret"] = self.token_secret
+        return read_secret(table, "token", where=f"agent {self.agent}")
+
+
 class StorePlan(Struct, frozen=True):
     """[store]: where the state is kept, `sqlite` in the state folder, or `postgresql` at a URL.
 
@@ -128,6 +143,8 @@ class Settings(Struct, frozen=True):
     anonymous: bool = False
     hosts: tuple[str, ...] = ()
     senders: tuple[Sender, ...] = ()
+    served_agents: tuple[ServedAgent, ...] = ()
+    call_window_us: int = 600_000_000
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[Plan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
@@ -253,6 +270,15 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         if _count_references(sender, "token") != 1:
             what, mend = "needs its token", "give one of token_env, token_file, token_secret"
             problems.append(document.problem(("serve", "senders", index), what, mend))
+    names = [one.agent for one in shape.serve.agents]
+    for index, served in enumerate(shape.serve.agents):
+        at = ("serve", "agents", index)
+        if _count_references(served, "token") > 1:
+            what, mend = "has several tokens", "give one of token_env, token_file, token_secret"
+            problems.append(document.problem(at, what, mend))
+        if served.agent in names[:index]:
+            what = f"{served.agent!r} is served already"
+            problems.append(document.problem((*at, "agent"), what, "keep one of the two"))
     for index, host in enumerate(shape.serve.hosts):
         if not _HOST.match(host):
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
@@ -332,6 +358,13 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             )
             for s in shape.serve.senders
         ),
+        served_agents=tuple(
+            ServedAgent(
+                one.agent, one.token_env, _optional_path(path, one.token_file), one.token_secret
+            )
+            for one in shape.serve.agents
+        ),
+        call_window_us=duration_us(shape.serve.call_window),
         targets=resolve_targets(context.targets),
         sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(

@@ -80,8 +80,22 @@ class SenderFile(SettingsTable):
     )
 
 
+class ServedAgentFile(SettingsTable):
+    """An agent whose reasoning happens at its client, which calls its tools over HTTP or MCP."""
+
+    agent: str = Field(description="a folder of agents/ with `reasoner: client`", pattern=NAME)
+    token_env: str | None = Field(
+        default=None, description="the environment variable with its token"
+    )
+    token_file: str | None = Field(default=None, description="the file with its token")
+    token_secret: str | None = Field(
+        default=None, pattern=VERSION_PATTERN,
+        description="its token in Secret Manager; without any token its JWT-SVID alone is taken",
+    )  # fmt: skip
+
+
 class ServeFile(SettingsTable):
-    """The local HTTP server: metrics, health, ingest."""
+    """The local HTTP server: metrics, health, ingest, agents' calls."""
 
     http: Address = "127.0.0.1:0"
     fallback: bool = False
@@ -91,6 +105,11 @@ class ServeFile(SettingsTable):
         description="names, beside addresses and localhost, that may be asked without a token",
     )
     senders: list[SenderFile] = Field(default_factory=list)
+    agents: list[ServedAgentFile] = Field(default_factory=list)
+    call_window: Duration = Field(
+        default="10m",
+        description="how long a call without a key is the same call as another with its arguments",
+    )
 
 
 # Each table is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).

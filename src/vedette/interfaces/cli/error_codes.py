@@ -50,6 +50,31 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A script repeated a --command-id, or an answer was given twice.",
         "Nothing: what was wanted is done. `vedette explain ID` shows by whom.",
     ),
+    "key-reused": ErrorExplanation(
+        "An agent's client gave a call the key of another call; nothing was done.",
+        "A key was not made anew for what is to be done besides, or arguments changed in a retry.",
+        "Give each call a key of its own, and each retry the same key and the same arguments.",
+    ),
+    "no-mcp": ErrorExplanation(
+        "The fleet serves agents over HTTP, and not over MCP.",
+        "The SDK of MCP is an extra, and is not installed beside vedette.",
+        "Install vedette[mcp], and start the fleet again.",
+    ),
+    "too-large": ErrorExplanation(
+        "An agent's client sent more than one call may hold; nothing was done.",
+        "The arguments hold content where a reference would do.",
+        "Send a reference, or raise [limits] max_event_bytes.",
+    ),
+    "too-slow": ErrorExplanation(
+        "An agent's client did not send its request in time; nothing was done.",
+        "The body came slower than ten seconds, or not at all.",
+        "Send the whole body at once.",
+    ),
+    "too-many": ErrorExplanation(
+        "An agent has more requests open than one may.",
+        "Many of its clients wait for outcomes at a time.",
+        "Wait for those that are open; ask for outcomes with a shorter wait_s.",
+    ),
     "state-not-kept": ErrorExplanation(
         "A judge has observed what was to be erased, and its state is not kept without it yet.",
         "The event was judged while the order to erase it was carried out.",

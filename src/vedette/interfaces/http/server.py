@@ -1,4 +1,4 @@
-"""The server of a fleet's HTTP: ingest, /metrics, /healthz, /readyz."""
+"""The server of a fleet's HTTP: ingest, agents' calls, /metrics, /healthz, /readyz."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vedette.domain.base.connections import BACKLOG
 from vedette.domain.base.errors import BadFleet
-from vedette.interfaces.http import operator_api
+from vedette.interfaces.http import agent_api, operator_api
 from vedette.interfaces.http.alertmanager_receiver import alert_routes
 from vedette.interfaces.http.bundle_server import bundle_routes
 from vedette.interfaces.http.event_receiver import IngestLimits, Sender, routes
@@ -73,6 +73,7 @@ def build_application(app: App) -> Starlette:
             *push_routes(app),
             *alert_routes(app),
             *operator_api.routes(app),
+            *agent_api.routes(app),
             Route("/metrics", metrics),
             Route("/healthz", healthz),
             Route("/readyz", readyz),

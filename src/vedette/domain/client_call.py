@@ -1,0 +1,142 @@
+"""A client's call: an agent's own event, made of what whoever reasons for it elsewhere asks for.
+
+It becomes exactly one Proposal. Its arguments are bare, and so *derived*, or references as a model
+writes them (`ref:/charter/desk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from vedette.domain.action import Proposal, check_confidence
+from vedette.domain.agent import Agent, call_source
+from vedette.domain.base.canonical import canonicalize, normalize_json, sha256_hex, short_id
+from vedette.domain.base.clock import from_iso, iso
+from vedette.domain.base.errors import BadCommand, Permanent
+from vedette.domain.event import CALL_TYPE, Event
+from vedette.domain.origin import Ref
+
+# How a client writes a reference: this, then a JSON Pointer without its first slash.
+REF = "ref:/"
+# Of the charter: how often a client's calls were right, as people measured it. Until then it is
+# sure of nothing, and policy says what waits for a person.
+CONFIDENCE_KEY = "client_confidence"
+CONFIDENCE = 0.0
+MAX_KEY_CHARS = 200
+_MAX_TOOL_CHARS = 100
+_VOUCHED = frozenset({"source", "type", "time", "data/caller"})
+
+
+class ClientCall(Struct, frozen=True):
+    """One call of an agent's client: tool, arguments as JSON, and the key that makes it one.
+
+    Raises BadCommand, when it is made, for what is no call.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.tool) <= _MAX_TOOL_CHARS:
+            raise BadCommand(f"a tool's name has 1 to {_MAX_TOOL_CHARS} characters")
+        if self.key is not None and not (
+            1 <= len(self.key) <= MAX_KEY_CHARS and self.key.isprintable()
+        ):
+            mend = "a new key for what is to be done again, the same one for a retry"
+            raise BadCommand(f"a key has 1 to {MAX_KEY_CHARS} printable characters", mend=mend)
+        try:
+            canonicalize(normalize_json(dict(self.args)))
+        except ValueError as error:
+            raise BadCommand(f"the arguments have no JSON form: {error}") from error
+
+    @classmethod
+    def of(cls, tool: Any, args: Any, key: Any) -> ClientCall:
+        """Return the call of what a client sent. Raises BadCommand."""
+        if not isinstance(tool, str):
+            raise BadCommand("tool is the name of a tool")
+        if not isinstance(args, dict | None):
+            raise BadCommand("args is an object, by the names of the tool's arguments")
+        if not isinstance(key, str | None):
+            raise BadCommand("key is a text")
+        return cls(tool, args or {}, key)
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of what is called with what."""
+        value = normalize_json({"tool": self.tool, "args": dict(self.args)})
+        return sha256_hex(canonicalize(value))
+
+    def event(self, fleet: str, agent: Agent, now_us: int, window_us: int, back: int = 0) -> Event:
+        """Return the event of the call; calls with one id are one.
+
+        The id is made of the agent and the key; without a key of the digest, and of the window in
+        which it is made, or the one so many windows `back`.
+        """
+        parts: tuple[str | int, ...]
+        if self.key is None:
+            parts = ("digest", self.digest, now_us // window_us - back)
+        else:
+            parts = ("key", self.key)
+        name = short_id("call", agent.name, *parts)
+        return Event(
+            source=call_source(fleet, agent.name),
+            id=name,
+            type=CALL_TYPE,
+            # Its own, so that calls wait for one another only where agent.yaml orders them so.
+            subject=name,
+            time=iso(now_us),
+            data={
+                "caller": agent.identity.spiffe_id,
+                "tool": self.tool,
+                "args": dict(self.args),
+                "key": self.key,
+            },
+            # Who calls was authenticated; all else the client chose.
+            vouched=_VOUCHED,
+        )
+
+    def is_call_of(self, event: Event) -> bool:
+        """Say whether an event was made of this very call."""
+        wanted = normalize_json({"tool": self.tool, "args": dict(self.args)})
+        return isinstance(event.data, Mapping) and all(
+            event.data.get(name) == value for name, value in wanted.items()
+        )
+
+
+def is_within(event: Event, now_us: int, window_us: int) -> bool:
+    """Say whether the event of a call is younger than the window of calls without a key."""
+    return event.time is not None and from_iso(event.time) > now_us - window_us
+
+
+def call_proposal(event: Event) -> Proposal:
+    """Return what a call's event proposes. Raises Permanent for an event that is no call."""
+    if event.type != CALL_TYPE or not isinstance(event.data, Mapping):
+        raise Permanent(f"an event of type {event.type!r} is no call of a client")
+    args = {name: _read_argument(value) for name, value in event.data["args"].items()}
+    return Proposal(event.data["tool"], args)
+
+
+def client_confidence(agent: str, charter: Mapping[str, Any]) -> float:
+    """Return the confidence of an agent's calls, as its charter says. Raises BadConfidence."""
+    given = charter.get(CONFIDENCE_KEY, CONFIDENCE)
+    if isinstance(given, str):
+        try:
+            given = float(given)
+        except ValueError:
+            given = None
+    return check_confidence(given, f"charter.{CONFIDENCE_KEY} of {agent}")
+
+
+def _read_argument(value: Any) -> Any:
+    """Return a value as an argument of a Proposal: each text that is a reference as a `Ref`."""
+    if isinstance(value, str):
+        return Ref(value[len(REF) - 1 :]) if value.startswith(REF) else value
+    if isinstance(value, Mapping):
+        return {name: _read_argument(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_read_argument(item) for item in value]
+    return value
