@@ -16,6 +16,7 @@ from vedette.domain.model_turn import ModelAway, ModelUse
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement, StatelessReasoner
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
+from vedette.ledger.history.report import report
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -320,6 +321,10 @@ async def test_metrics_and_status_say_which_model_is_away_and_why(
         key = job("e0", key="k0").key
         text = "\n".join(line for _, line in explain_text(explain(app.store, key)))
         assert f"waits for model (model:{MODEL} is away: model-billing)" in text
+        told = report(app.store, 0, clock.now_us() + MINUTE)["exceptions"]
+        assert {(one["kind"], one["why"]) for one in told} == {
+            ("model.away", f"model:{MODEL}: model-billing")
+        }
 
 
 async def test_a_key_s_next_event_is_not_asked_before_one_that_failed(

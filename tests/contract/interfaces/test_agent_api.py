@@ -393,6 +393,8 @@ async def test_who_hangs_up_in_the_middle_of_a_request_leaves_no_trace(
     fleet: FleetHarness, address: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = int(address.rpartition(":")[2])
+    async with client(address) as courier:  # what MCP is made of is loaded with the first request
+        await courier.post(path, json={})
     for _ in range(3):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(

@@ -119,7 +119,7 @@ async def test_a_retry_is_one_effect_with_a_key_and_without(
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_cut_call_is_done_once_and_told_to_who_asks_again(
-    address: str, world: World, mode: ConnectMode
+    address: str, world: World, mode: ConnectMode, caplog: pytest.LogCaptureFixture
 ) -> None:
     args = {"to": DESK, "text": "cut"}
     gate = asyncio.Event()
@@ -143,6 +143,7 @@ async def test_a_cut_call_is_done_once_and_told_to_who_asks_again(
             found = await call(who, "outcome", {"call": found["call"], "wait_s": 20})
     assert found["status"] == "done"
     assert world.effects() == 1
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -31,6 +31,7 @@ from vedette.domain.base.errors import (
 from vedette.domain.client_call import ClientCall
 from vedette.domain.cloudevents import load_json
 from vedette.interfaces.http.agent_openapi import build_openapi
+from vedette.interfaces.http.agent_requests import read_body
 from vedette.interfaces.http.agent_responses import error_response, json_response
 from vedette.interfaces.http.agent_tokens import AgentTokens
 from vedette.interfaces.http.hosts import AllowedHosts
@@ -45,18 +46,11 @@ if TYPE_CHECKING:
 
     from vedette.app.composition_root import App
 
-READ_TIMEOUT_S = 10.0
 # What a body has beside its arguments.
 _ROOM_BYTES = 8_192
 _MAX_REQUEST_ID_CHARS = 200
 
 Answer = Mapping[str, Any]
-
-
-class _TooLarge(BadCommand):
-    """The error of a body that is longer than a call may be."""
-
-    code = "too-large"
 
 
 def routes(app: App) -> list[Route]:
@@ -135,19 +129,7 @@ class AgentApi:
 
     async def _read_object(self, request: Request, *, needed: str, known: str) -> dict[str, Any]:
         """Read a JSON object with these keys (of words). Raises BadCommand."""
-        from starlette.requests import ClientDisconnect
-
-        raw = bytearray()
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                async for chunk in request.stream():
-                    raw += chunk
-                    if len(raw) > self._max_body_bytes:
-                        what = f"the body has more than {self._max_body_bytes} bytes"
-                        raise _TooLarge(what, mend="send a reference instead of the content")
-        except (TimeoutError, ClientDisconnect) as error:
-            raise BadCommand("the body did not come in time", code="too-slow") from error
-        found = load_json(bytes(raw))
+        found = load_json(await read_body(request, self._max_body_bytes))
         keys = known.split()
         if not isinstance(found, dict):
             raise BadCommand("the body is no JSON object", mend=f"send {', '.join(keys)}")

@@ -20,8 +20,10 @@ import vedette
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Unavailable, VedetteError
 from vedette.domain.client_call import ClientCall
+from vedette.interfaces.http.agent_requests import read_body
 from vedette.interfaces.http.agent_responses import error_response
 from vedette.interfaces.http.agent_tokens import AgentTokens
+from vedette.interfaces.http.request_drain import drain_request
 from vedette.operations.agent_calls import CALL_WAIT_S, MAX_WAIT_S, AgentCalls
 
 if TYPE_CHECKING:
@@ -74,13 +76,19 @@ class McpServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of an agent's client, in the name of the agent whose token it has."""
-        headers = dict(scope["headers"])
-        said = headers.get(b"authorization", b"").decode("latin-1")
+        from starlette.requests import Request
+
+        request = Request(scope, receive)
         try:
-            async with self._tokens.admit(said) as agent:
+            async with self._tokens.admit(request.headers.get("authorization")) as agent:
+                body = await read_body(request, self._max_body_bytes)
                 server = await self._load()
-                await self._serve(server, {**scope, _AGENT: agent}, receive, send)
+                await self._serve(
+                    server, {**scope, _AGENT: agent}, _replay_body(body, receive), send
+                )
         except VedetteError as error:
+            # What of its body is still to come is read for a moment, so that it reads this.
+            await drain_request(request, self._max_body_bytes, 1.0)
             await error_response(error)(scope, receive, send)
         except asyncio.CancelledError:
             # The run ends, and the server waits for it no longer; the same may be sent again.
@@ -155,6 +163,16 @@ class McpServer:
         if isinstance(wait_s, bool) or not isinstance(wait_s, int | float):
             wait_s = CALL_WAIT_S
         return await self._calls.outcome(agent, call, float(wait_s))
+
+
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return what gives the SDK a body that was read, and then what else the client does."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_next() -> Any:
+        return pending.pop() if pending else await receive()
+
+    return receive_next
 
 
 def _agent_of(context: ServerRequestContext[Any]) -> Agent:

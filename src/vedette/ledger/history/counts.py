@@ -227,7 +227,7 @@ class ReportCounts:
 
 _ORDER = (
     "run.dead", "effect.unknown", "effect.failed", "effect.started", "effect.intended",
-    "event.refused", "action.refused", "hold.expired", "denied",
+    "model.away", "event.refused", "action.refused", "hold.expired", "denied",
 )  # fmt: skip
 _STATE_REASONS = {
     "unknown": "it may have happened",
