@@ -75,6 +75,8 @@ def find_schema_problems(document: Mapping[str, Any]) -> list[SchemaProblem]:
     if _depth(document) > MAX_DEPTH:
         what = f"is nested deeper than {MAX_DEPTH}"
         return [SchemaProblem((), what, "use $defs, or flatter arguments")]
+    if odd := list(_find_odd_keys(document, ())):
+        return [SchemaProblem(path, "a key is no text", "put quotes around it") for path in odd]
     problems = [
         SchemaProblem(path, what, "write it as JSON Schema has it")
         for path, what in find_metaschema_faults(document)
@@ -188,6 +190,16 @@ def _size_problems(document: Mapping[str, Any]) -> Iterator[SchemaProblem]:
     if deep > MAX_DEPTH:
         what = f"is nested deeper than {MAX_DEPTH}, with what it refers to"
         yield SchemaProblem((), what, "use flatter arguments")
+
+
+def _find_odd_keys(value: Any, path: Path) -> Iterator[Path]:
+    """Yield the places of keys that are no texts, as YAML has them and JSON has not."""
+    named = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, item in named:
+        if isinstance(value, Mapping) and not isinstance(key, str):
+            yield (*path, key)
+        elif isinstance(item, Mapping | list):
+            yield from _find_odd_keys(item, (*path, key))
 
 
 def _depth(value: Any) -> int:

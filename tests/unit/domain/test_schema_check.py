@@ -78,6 +78,8 @@ def test_schemas_of_servers_are_taken_as_they_come(document: dict[str, Any]) -> 
         (of({}, anyOf=[{}]), "anyOf", "all arguments together", "leave it"),
         (of({"properties": {"é": {}}}), "properties/x/properties/é", "cannot name", "ASCII"),
         (of({"properties": {"*": {}}}), "properties/x/properties/*", "cannot name", "without *"),
+        ({"type": "object", "properties": {1: {}}}, "properties/1", "no text", "quotes"),
+        (of({"enum": [{1: 2}]}), "properties/x/enum/0/1", "no text", "quotes"),
         (of({"maximum": 1e300}), "", "not exact", "numbers"),
         (of({"maximum": float("inf")}), "", "not JSON", "numbers"),
         (of({"description": "a" * MAX_BYTES}), "", "bytes long", "declare less"),
