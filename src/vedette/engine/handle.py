@@ -229,11 +229,14 @@ def recall_memories(
 ) -> tuple[tuple[Memory, ...], list[Draft]]:
     """Return the memories that a turn recalls, and the entries of the reads decided for them.
 
-    What a person has taken back is not judged, so nothing is read for it.
+    With what earlier turns of the run recalled, as far as that may still be read. What a person has
+    taken back is not judged, so nothing is read for it.
     """
     if context.event.is_undo:
         return (), []
-    return services.recall.find_memories(context.agent, context.event, now)
+    turns = range(1, context.run.turn + 1)
+    cited = {cite for turn in turns for cite, _ in context.citations.get(turn, ())}
+    return services.recall.find_memories(context.agent, context.event, now, cited)
 
 
 def reauthorize_reads(services: Services, context: RunContext, now: int) -> list[Draft]:

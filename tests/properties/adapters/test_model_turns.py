@@ -80,3 +80,35 @@ def test_every_call_is_answered_by_its_name_and_id_whoever_speaks(turns: list[An
                     (one.id, one.name) for one in told_of
                 ]
                 assert told_of
+
+
+NAMES = ("ann", "bob", "cyd")
+MOMENTS = st.tuples(
+    st.sets(st.sampled_from(NAMES)),
+    st.sampled_from([GEMINI, CLAUDE, OPENAI]),
+    st.sampled_from(["nothing", "anew", "registry", "no record", "window"]),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(MOMENTS, min_size=2, max_size=6))
+def test_whatever_happens_nothing_is_told_of_a_memory_that_is_gone(moments: list[Any]) -> None:
+    """Of a model that repeats, in each turn, all that it was told of memories."""
+    talk = Talk()
+    for at, (known, speaker, event) in enumerate(moments):
+        memories = tuple(memory(name, f"all about {name}") for name in sorted(known))
+        talk.briefing = replace(talk.briefing, memories=memories, anew=event == "anew")
+        if event == "registry":
+            talk.briefing = replace(talk.briefing, registry={"at": str(at)})
+        elif event == "no record" and talk.briefing.turns:
+            *turns, last = talk.briefing.turns
+            last = {name: value for name, value in last.items() if name != "model"}
+            talk.briefing = replace(talk.briefing, turns=(*turns, last))
+        room = 3000 if event == "window" else 1_000_000
+        told = "".join(map(json_of, talk.ask(speaker, room).contents))
+        heard = [name for name in NAMES if f"all about {name}" in told]
+        assert set(heard) <= known
+        text = " ".join(f"all about {name}" for name in heard)
+        answer = types.FunctionCall(name="look", id=f"c{at}", args={"text": text})
+        parts = [types.Part(text=text), types.Part(function_call=answer)]
+        talk.take(types.Content(role="model", parts=parts), speaker=speaker, room=room)
