@@ -97,9 +97,14 @@ class ModelAway(ModelError, Temporary):
 
 
 class RequestRefused(ModelError, Permanent):
-    """The error of a request that its provider does not take: no repeat of it is, others may be."""
+    """The error of a request that its provider, or its client, does not take as it is.
+
+    `may_begin_anew` says that it gave back answers of a model, which may be why, and that the run
+    has not yet begun its context anew for that.
+    """
 
     code = "model-request"
+    may_begin_anew = False
 
 
 class ModelFailed(ModelError, Temporary):
@@ -118,16 +123,3 @@ class ModelNotAsked(ModelError, Permanent):
     """The error of a request that was not made: too long for its budget, or offering too much."""
 
     code = "model-not-asked"
-
-
-class SignaturesRefused(ModelError, Permanent):
-    """The error of a provider that does not take back what it signed.
-
-    `may_begin_anew` says that the run has not yet begun a context anew for that.
-    """
-
-    code = "signatures-refused"
-
-    def __init__(self, what: str, use: ModelUse, *, may_begin_anew: bool) -> None:
-        super().__init__(what, use)
-        self.may_begin_anew = may_begin_anew
