@@ -20,10 +20,17 @@ JSON = st.recursive(
 ARGS = st.dictionaries(TEXT, JSON, max_size=3)
 CALLS = st.builds(
     types.FunctionCall,
-    id=st.none() | TEXT,
-    name=st.none() | st.sampled_from(["look", "send", "no such tool"]),
+    id=st.none() | st.text("abc_:!~", min_size=3, max_size=12),
+    name=st.sampled_from(["look", "send", "no.such-tool"]),
     args=st.none() | ARGS,
 )
+
+
+def _ids(content: types.Content) -> list[str]:
+    calls = [part.function_call for part in content.parts or [] if part.function_call]
+    return [call.id for call in calls if call.id is not None]
+
+
 SIGNATURES = st.none() | st.binary(max_size=30)
 SIGNED_CALLS = st.builds(
     types.Part, function_call=CALLS, thought_signature=SIGNATURES, part_metadata=st.none() | ARGS
@@ -37,6 +44,8 @@ ANSWERS = st.tuples(
     SIGNED_CALLS,
     st.lists(SIGNED_CALLS | OTHER_PARTS, max_size=3),
 ).map(lambda parts: types.Content(role="model", parts=[*parts[0], parts[1], *parts[2]]))
+# An id names one call of an answer; a model may give it again in the next.
+ANSWERS = ANSWERS.filter(lambda content: len(ids := _ids(content)) == len(set(ids)))
 RESULTS = st.lists(
     st.just({"status": "failed"})
     | st.just({"status": "not permitted"})

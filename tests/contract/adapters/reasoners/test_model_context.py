@@ -267,11 +267,36 @@ NEGATIVE = LlmResponse(
         prompt_token_count=-50_000, candidates_token_count=10
     ),
 )
+IMPOSSIBLE = LlmResponse(
+    content=said(SEND),
+    usage_metadata=types.GenerateContentResponseUsageMetadata(
+        prompt_token_count=1 << 25, candidates_token_count=10
+    ),
+)
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def unsigned(**args: Any) -> LlmResponse:
+    return LlmResponse(content=said(call("wire_send", to=DESK, **args)), usage_metadata=USED)
+
+
 COUNTED, NOTHING = {"model_calls": 1, "tokens": 100}, {"model_calls": 0, "tokens": 0}
 VAIN: dict[str, tuple[Reply, str, dict[str, int]]] = {
     "NaN": (said(call("wire_send", to=DESK, text=math.nan)), "bad-model-answer", COUNTED),
     "huge": (HUGE, "bad-model-answer", COUNTED),
     "a flood": (said(*[SEND] * 33), "bad-model-answer", COUNTED),
+    "deep": (unsigned(text=nested(900)), "bad-model-answer", COUNTED),
+    "without end": (unsigned(text=nested(5000)), "bad-model-answer", COUNTED),
+    "half a pair": (unsigned(text="\ud800"), "bad-model-answer", COUNTED),
+    "wide": (unsigned(text=[1] * 500_000), "bad-model-answer", COUNTED),
+    "no name": (said(call("")), "bad-model-answer", COUNTED),
+    "impossible": (IMPOSSIBLE, "bad-model-answer", BOUND),
     "negative": (NEGATIVE, "bad-model-answer", BOUND),
     "empty": (said(), "model-failed", COUNTED),
     "a failure that was counted": (FAILED, "model-failed", COUNTED),
@@ -300,7 +325,9 @@ async def test_what_came_to_nothing_is_charged_exactly(tmp_path: Path, name: str
         assert "w" * 5000 not in str([fleet.body(e["seq"]) for e in fleet.entries() if "body" in e])
 
 
-@pytest.mark.parametrize("name", ["huge", "a failure that was counted"])
+@pytest.mark.parametrize(
+    "name", ["huge", "without end", "half a pair", "a failure that was counted"]
+)
 async def test_the_last_failure_is_charged_too(tmp_path: Path, name: str) -> None:
     reply, code, cost = VAIN[name]
     clock = ManualClock()

@@ -191,7 +191,7 @@ class AdkReasoner(StatelessReasoner):
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Ask the model for one turn. Raises ModelError if there is no turn, with what it cost."""
-        from vedette.adapters.reasoners.adk.capture import Capture
+        from vedette.adapters.reasoners.adk.capture import Capture, ReadModel
 
         ready = self._agents.get(briefing.agent)
         if ready is None:
@@ -200,15 +200,15 @@ class AdkReasoner(StatelessReasoner):
         asked = self._models.get(briefing.model)
         if asked is not None:
             ready = _with_model(ready, briefing.model, asked.require())
-        speaker = describe_speaker(
-            ready.agent.canonical_model, None if asked is None else asked.route
-        )
+        llm = ready.agent.canonical_model
+        speaker = describe_speaker(llm, None if asked is None else asked.route)
         capture = Capture(
             frozenset(ready.by_function),
             lambda room: compose_prompt(briefing, ready.by_name, speaker, room),
             ready.max_input,
         )
-        await self._run_turn(ready.agent, briefing, capture, asked)
+        read = ReadModel(model=llm.model, asked=llm, capture=capture)
+        await self._run_turn(ready.agent.clone(update={"model": read}), briefing, capture, asked)
         answer = check_answer(
             briefing.agent, capture.answers, capture.model_calls, may_be_empty=_has_called(briefing)
         )
