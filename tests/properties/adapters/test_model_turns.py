@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from google.genai import types
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.model_turns import CLAUDE, GEMINI, OPENAI, PLAIN, Talk, json_of, memory
 
+TAKEN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXT
@@ -89,6 +91,21 @@ def test_every_call_is_answered_by_its_name_and_id_whoever_speaks(turns: list[An
                     (one.id, one.name) for one in told_of
                 ]
                 assert told_of
+            # What another said has names and ids that every provider takes.
+            calls = [
+                part.function_call
+                for content in contents
+                for part in content.parts or []
+                if content.role == "model" and part.function_call
+            ]
+            if other is OPENAI and all(one is not OPENAI for _, one in turns):
+                ids = [one.id or "" for one in calls]
+                assert len(ids) == len(set(ids))
+                assert all(
+                    TAKEN.fullmatch(text)
+                    for one in calls
+                    for text in (one.id or "", one.name or "")
+                )
 
 
 NAMES = ("ann", "bob", "cyd")

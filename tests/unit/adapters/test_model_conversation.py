@@ -292,6 +292,25 @@ def test_a_turn_of_before_answers_were_kept_opens_a_context() -> None:
     assert talk.ask().opens == "unrecorded"
 
 
+BAD_RECORDS: list[Any] = [
+    {"model": "m"}, 7, {"content": '{"role":"model","parts":[{"a_field_of_tomorrow":1}]}'},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_RECORDS)
+def test_a_record_that_cannot_be_read_opens_a_context(bad: Any) -> None:
+    """Another version of the provider's client may have written it, or of this."""
+    talk = Talk()
+    talk.take(SIGNED)
+    (turn,) = talk.briefing.turns
+    record = {**turn["model"], **bad} if isinstance(bad, dict) and "content" in bad else bad
+    talk.briefing = replace(talk.briefing, turns=({**turn, "model": record},))
+    prompt = talk.ask()
+    assert prompt.opens == "unrecorded"
+    assert told_turns(prompt)[0]["text"] == "I look."
+    assert not has_begun_anew(talk.briefing)
+
+
 # --- the window -------------------------------------------------------------------------------
 
 
@@ -327,3 +346,25 @@ def test_an_open_loop_is_never_cut() -> None:
             said_so_far = []
         assert given_back == said_so_far
         said_so_far.append(json_of(answer))
+
+
+def test_an_event_that_fills_half_of_the_window_leaves_room_for_turns() -> None:
+    event = replace(PLAIN.event, data={"text": "w" * 35_000})
+    talk = Talk(replace(PLAIN, event=event))
+    talk.take(said(call("look", "1", text="what I did")), {"status": "done", "data": {"a": "b"}})
+    talk.briefing = replace(talk.briefing, registry={})
+    (turn,) = told_turns(talk.ask(room=60_000))
+    assert turn["calls"][0]["args"] == {"text": "what I did"}
+    assert turn["calls"][0]["data"] == {"a": "b"}
+
+
+def test_a_name_of_one_model_is_cut_to_what_every_other_takes() -> None:
+    talk = Talk()
+    talk.take(said(call("a.b:" + "c" * 100, "id!1")))
+    prompt = talk.ask(OPENAI)
+    (part,) = prompt.contents[1].parts or []
+    (answer,) = responses(prompt)
+    assert part.function_call is not None
+    for one in (part.function_call, answer):
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", one.name or "")
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", one.id or "")

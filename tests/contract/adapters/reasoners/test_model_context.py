@@ -22,11 +22,12 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import errors, types
 from msgspec.structs import replace
 from pydantic import Field
-from tests.model_turns import call, json_of, said
+from tests.model_turns import PLAIN, call, json_of, said
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed, Temporary
 from vedette.domain.event import Event
+from vedette.domain.model_turn import UNCHARGED, ModelFailed
 from vedette.domain.run import Step
 from vedette.testing import toy_fleet as toy
 from vedette.testing.clock import ManualClock
@@ -352,6 +353,16 @@ async def test_a_request_that_is_not_made_costs_nothing(tmp_path: Path) -> None:
         assert model.asked == []
         assert fleet.entries("run.dead")[0]["what"] == "model-not-asked"
         assert spent(fleet) == {"model_calls": 0, "tokens": 0}
+
+
+async def test_what_goes_wrong_before_a_model_is_asked_is_tried_again(tmp_path: Path) -> None:
+    """Only what may not be asked is given up at once."""
+    fleet, model = fleet_of(tmp_path, script(DONE))
+    broken = replace(PLAIN, agent="worker", turn=2, turns=({"proposals": []},))
+    with pytest.raises(ModelFailed) as failed:
+        await (fleet._reasoners or {})["adk"].reason(broken)
+    assert isinstance(failed.value, Temporary)
+    assert (failed.value.use, model.asked) == (UNCHARGED, [])
 
 
 async def test_what_is_not_settled_stays_booked_whole(tmp_path: Path) -> None:
