@@ -81,6 +81,7 @@ class Talk:
                 for name, args in answer.calls
             ],
             "label": "x",
+            "memories": [one.cite() for one in self.briefing.memories],
             "answers": [
                 {"tool": name, "ordinal": at,
                  **(results[at] if at < len(results) else {"status": "done", "data": {"at": at}})}

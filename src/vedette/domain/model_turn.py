@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
@@ -23,10 +23,11 @@ class ModelTurn(Struct, frozen=True):
     `content` is the model's answer as the JSON text of its provider's client. `model` is the name
     it was asked by, `route` a digest of whom one speaks to (`adk.wire.Speaker`): to others the
     answer goes back without what only its author can read. `opens` says why the turn began a
-    context ("": it went on in the one before). `told` is what the engine said by itself: the
-    opening of a context, later what had changed, as JSON ("": nothing). `shown` has digests of what
-    the model had before it by then, by place (`/row`), `outcomes` one of what it was told of its
-    calls of the turn before.
+    context ("": it went on in the one before). Of what the engine told there are digests only,
+    since much of it is other events' content: `told` is one of what it said by itself, the opening
+    of a context, later what had changed ("": nothing), `shown` has one of each thing that the model
+    had before it by then, by place (`/row`), in the order in which it was told, `outcomes` one of
+    what it was told of its calls of the turn before.
     """
 
     model: str
@@ -44,9 +45,11 @@ class ModelTurn(Struct, frozen=True):
 
 
 def read_model_turn(turn: Mapping[str, Any]) -> ModelTurn | None:
-    """Return the record of a recorded turn; None if no model reasoned it, or none kept it yet."""
-    found = turn.get("model")
-    return None if found is None else convert(found, ModelTurn)
+    """Return the record of a recorded turn; None if it has none, or none that can be read here."""
+    try:
+        return convert(turn["model"], ModelTurn) if "model" in turn else None
+    except ValidationError:
+        return None
 
 
 class ModelUse(Struct, frozen=True):
@@ -94,9 +97,14 @@ class ModelAway(ModelError, Temporary):
 
 
 class RequestRefused(ModelError, Permanent):
-    """The error of a request that its provider does not take: no repeat of it is, others may be."""
+    """The error of a request that its provider, or its client, does not take as it is.
+
+    `may_begin_anew` says that it gave back answers of a model, which may be why, and that the run
+    has not yet begun its context anew for that.
+    """
 
     code = "model-request"
+    may_begin_anew = False
 
 
 class ModelFailed(ModelError, Temporary):
@@ -115,16 +123,3 @@ class ModelNotAsked(ModelError, Permanent):
     """The error of a request that was not made: too long for its budget, or offering too much."""
 
     code = "model-not-asked"
-
-
-class SignaturesRefused(ModelError, Permanent):
-    """The error of a provider that does not take back what it signed.
-
-    `may_begin_anew` says that the run has not yet begun a context anew for that.
-    """
-
-    code = "signatures-refused"
-
-    def __init__(self, what: str, use: ModelUse, *, may_begin_anew: bool) -> None:
-        super().__init__(what, use)
-        self.may_begin_anew = may_begin_anew

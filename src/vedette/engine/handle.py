@@ -19,7 +19,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
-from vedette.domain.model_turn import ModelAway, ModelError, SignaturesRefused
+from vedette.domain.model_turn import ModelAway, ModelError, RequestRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
@@ -114,17 +114,21 @@ async def take_turn(
 ) -> bool:
     """Take a run's next turn; False if it waits for its model or its budget instead.
 
-    Once in a run a model's context is begun anew: if its provider does not take back what the model
-    signed. Raises what the reasoner does; what a model cost in vain is settled by then.
+    Once in a run a model's context is begun anew: if its provider refuses a request that gives back
+    what the model said. Raises what the reasoner does; what a model cost in vain is settled by
+    then.
     """
     if not context.spends:
         await run_turn(services, context, on_sent)
         return True
     try:
         return await ask_model(services, context)
-    except SignaturesRefused as error:
+    except RequestRefused as error:
         if not error.may_begin_anew:
             raise
+        if services.stops.is_agent_stopped(context.agent.name):
+            raise Superseded("the agent was stopped while its model was asked") from error
+        check_release(services, context)
         return await ask_model(services, context, anew=True)
 
 
@@ -229,11 +233,14 @@ def recall_memories(
 ) -> tuple[tuple[Memory, ...], list[Draft]]:
     """Return the memories that a turn recalls, and the entries of the reads decided for them.
 
-    What a person has taken back is not judged, so nothing is read for it.
+    With what earlier turns of the run recalled, as far as that may still be read. What a person has
+    taken back is not judged, so nothing is read for it.
     """
     if context.event.is_undo:
         return (), []
-    return services.recall.find_memories(context.agent, context.event, now)
+    turns = range(1, context.run.turn + 1)
+    cited = {cite for turn in turns for cite, _ in context.citations.get(turn, ())}
+    return services.recall.find_memories(context.agent, context.event, now, cited)
 
 
 def reauthorize_reads(services: Services, context: RunContext, now: int) -> list[Draft]:

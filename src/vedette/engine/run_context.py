@@ -53,6 +53,8 @@ from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
+# Of a recorded turn, what its run's reasoner is told again.
+_TOLD = ("proposals", "label", "memories", "model")
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
 
@@ -176,9 +178,7 @@ class RunContext(Struct):
             return True
         if row.waits == "approval":
             return row.hold == "approved" or row.until_us <= self.services.clock.expiry_us()
-        if row.waits == "time":
-            return row.not_before_us <= now_us
-        if row.waits == "policy":
+        if row.waits in ("time", "policy"):
             return row.not_before_us <= now_us
         if row.waits == "budget":
             # Without an instant only a person's raise makes room, and then sets one.
@@ -241,7 +241,7 @@ class RunContext(Struct):
         for turn in self.services.store.runs.turns(self.run.id):
             rows = [row for row in self.actions if row.turn == turn["turn"]]
             answers = [{"tool": r.tool, "ordinal": r.ordinal, **coarse_answer(r)} for r in rows]
-            told = {name: turn[name] for name in ("proposals", "label", "model") if name in turn}
+            told = {name: turn[name] for name in _TOLD if name in turn}
             turns.append({**told, "answers": answers})
         return tuple(turns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from google.genai import types
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.model_turns import CLAUDE, GEMINI, OPENAI, PLAIN, Talk, json_of, memory
 
+TAKEN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXT
@@ -20,10 +22,17 @@ JSON = st.recursive(
 ARGS = st.dictionaries(TEXT, JSON, max_size=3)
 CALLS = st.builds(
     types.FunctionCall,
-    id=st.none() | TEXT,
-    name=st.none() | st.sampled_from(["look", "send", "no such tool"]),
+    id=st.none() | st.text("abc_:!~", min_size=3, max_size=12),
+    name=st.sampled_from(["look", "send", "no.such-tool"]),
     args=st.none() | ARGS,
 )
+
+
+def _ids(content: types.Content) -> list[str]:
+    calls = [part.function_call for part in content.parts or [] if part.function_call]
+    return [call.id for call in calls if call.id is not None]
+
+
 SIGNATURES = st.none() | st.binary(max_size=30)
 SIGNED_CALLS = st.builds(
     types.Part, function_call=CALLS, thought_signature=SIGNATURES, part_metadata=st.none() | ARGS
@@ -37,6 +46,8 @@ ANSWERS = st.tuples(
     SIGNED_CALLS,
     st.lists(SIGNED_CALLS | OTHER_PARTS, max_size=3),
 ).map(lambda parts: types.Content(role="model", parts=[*parts[0], parts[1], *parts[2]]))
+# An id names one call of an answer; a model may give it again in the next.
+ANSWERS = ANSWERS.filter(lambda content: len(ids := _ids(content)) == len(set(ids)))
 RESULTS = st.lists(
     st.just({"status": "failed"})
     | st.just({"status": "not permitted"})
@@ -80,3 +91,50 @@ def test_every_call_is_answered_by_its_name_and_id_whoever_speaks(turns: list[An
                     (one.id, one.name) for one in told_of
                 ]
                 assert told_of
+            # What another said has names and ids that every provider takes.
+            calls = [
+                part.function_call
+                for content in contents
+                for part in content.parts or []
+                if content.role == "model" and part.function_call
+            ]
+            if other is OPENAI and all(one is not OPENAI for _, one in turns):
+                ids = [one.id or "" for one in calls]
+                assert len(ids) == len(set(ids))
+                assert all(
+                    TAKEN.fullmatch(text)
+                    for one in calls
+                    for text in (one.id or "", one.name or "")
+                )
+
+
+NAMES = ("ann", "bob", "cyd")
+MOMENTS = st.tuples(
+    st.sets(st.sampled_from(NAMES)),
+    st.sampled_from([GEMINI, CLAUDE, OPENAI]),
+    st.sampled_from(["nothing", "anew", "registry", "no record", "window"]),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(MOMENTS, min_size=2, max_size=6))
+def test_whatever_happens_nothing_is_told_of_a_memory_that_is_gone(moments: list[Any]) -> None:
+    """Of a model that repeats, in each turn, all that it was told of memories."""
+    talk = Talk()
+    for at, (known, speaker, event) in enumerate(moments):
+        memories = tuple(memory(name, f"all about {name}") for name in sorted(known))
+        talk.briefing = replace(talk.briefing, memories=memories, anew=event == "anew")
+        if event == "registry":
+            talk.briefing = replace(talk.briefing, registry={"at": str(at)})
+        elif event == "no record" and talk.briefing.turns:
+            *turns, last = talk.briefing.turns
+            last = {name: value for name, value in last.items() if name != "model"}
+            talk.briefing = replace(talk.briefing, turns=(*turns, last))
+        room = 3000 if event == "window" else 1_000_000
+        told = "".join(map(json_of, talk.ask(speaker, room).contents))
+        heard = [name for name in NAMES if f"all about {name}" in told]
+        assert set(heard) <= known
+        text = " ".join(f"all about {name}" for name in heard)
+        answer = types.FunctionCall(name="look", id=f"c{at}", args={"text": text})
+        parts = [types.Part(text=text), types.Part(function_call=answer)]
+        talk.take(types.Content(role="model", parts=parts), speaker=speaker, room=room)

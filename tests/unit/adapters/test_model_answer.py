@@ -68,6 +68,23 @@ BAD = {
         inline_data=types.Blob(data=b"w" * MAX_BYTES * 2, mime_type="image/png")
     ),
     "huge beside": types.Part(text="a", part_metadata={"a": "w" * (MAX_BYTES + 1)}),
+    "many items": call("f", n=[1] * 10_001),
+    "many small objects": call("f", n=[{}] * 6000 + [[[]]] * 6000),
+    "many items beside": types.Part(text="a", part_metadata={str(n): 1 for n in range(10_001)}),
+    "a huge name": call("w" * 20_000_000),
+    "a huge id": call("f", "w" * 20_000_000),
+    "no name": types.Part(function_call=types.FunctionCall(args={})),
+    "an empty name": call(""),
+    "a name with spaces": call("no such tool"),
+    "a name with NUL": call("a\0"),
+    "an empty id": call("f", ""),
+    "an id with spaces": call("f", "a b"),
+    "more of a call to come": types.Part(
+        function_call=types.FunctionCall(name="f", will_continue=True)
+    ),
+    "code": types.Part(
+        executable_code=types.ExecutableCode(code="1", language=types.Language.PYTHON)
+    ),
     "its own answer": types.Part(
         function_response=types.FunctionResponse(name="f", response={"status": "done"})
     ),
@@ -82,6 +99,21 @@ def test_what_could_not_be_kept_as_it_is_is_refused_and_charged(name: str) -> No
     assert error.code == "bad-model-answer"
     assert error.use.spent == COUNTED, "what the provider counted"
     assert len(str(error)) < 300, "nothing of it goes on"
+
+
+def test_two_calls_of_one_answer_have_two_ids_or_none() -> None:
+    assert refusal(answer_of(said(call("f", "c1"), call("g", "c1")))).code == "bad-model-answer"
+    assert answer_of(said(call("f"), call("f"))).fault == ""
+
+
+def test_as_many_items_as_may_be_are_taken() -> None:
+    assert answer_of(said(call("f", n=[1] * 9999))).fault == ""
+    assert answer_of(said(call("f", n=[1] * 5000), call("f", n=[1] * 5001))).fault
+
+
+def test_what_is_said_by_nobody_is_said_by_the_model() -> None:
+    answer = answer_of(types.Content(role=None, parts=[call("f")]))
+    assert answer.content == json_of(said(call("f")))
 
 
 def test_as_long_as_may_be_is_taken() -> None:
@@ -118,7 +150,20 @@ def test_an_impossible_count_is_refused_and_the_bound_is_charged(numbers: dict[s
     assert error.use.spent == {}, "nobody counted it: the reservation's bound"
 
 
+def test_more_than_a_call_can_have_used_is_refused() -> None:
+    response = LlmResponse(content=said(call("f")), usage_metadata=USED)
+    assert read_answer(response, 90, 10).spent == COUNTED
+    for most in ((89, 10), (90, 9)):
+        error = refusal(read_answer(response, *most))
+        assert (error.code, error.use.spent) == ("bad-model-answer", {})
+
+
 def test_what_nobody_counted_is_left_to_the_bound() -> None:
+    """LiteLLM writes 0 for what it was not told."""
+    zero = Usage(prompt_token_count=0, candidates_token_count=0, total_token_count=0)
+    assert (answer_of(said(call("f")), zero).spent, answer_of(None, zero).fault) == ({}, "")
+    partly = Usage(prompt_token_count=90, candidates_token_count=10, total_token_count=0)
+    assert answer_of(said(call("f")), partly).spent == COUNTED
     assert answer_of(said(call("f")), None).spent == {}
     assert answer_of(said(call("f")), Usage(candidates_token_count=10)).spent == {}
 

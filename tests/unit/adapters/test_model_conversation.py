@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.model_turns import CLAUDE, GEMINI, OPENAI, PLAIN, Talk, call, json_of, memory, said
 
 from vedette.adapters.reasoners.adk.conversation import Prompt, has_begun_anew
+from vedette.adapters.reasoners.adk.wire import Speaker
 
 SIGNED = said(
     types.Part(text="", thought=True, thought_signature=b"\x00empty and signed\xff"),
@@ -93,14 +94,31 @@ def test_a_new_memory_is_told_in_the_next_message() -> None:
     assert "changed" not in (responses(later)[-1].response or {})
 
 
-def test_a_row_that_the_run_wrote_itself_opens_no_context() -> None:
-    talk = Talk(replace(PLAIN, row={"texts": ["a"]}))
-    wrote = {"status": "done", "data": {"rows": [{"texts": ["a", "b"], "vedette.readers": ["x"]}]}}
-    talk.take(NOTED, wrote)
+@pytest.mark.parametrize(
+    ("before", "was"), [({}, {}), ({"texts": ["a"]}, {"was": {"texts": ["a"]}})]
+)
+def test_a_row_that_the_run_wrote_itself_opens_no_context(
+    before: dict[str, Any], was: dict[str, Any]
+) -> None:
+    talk = Talk(replace(PLAIN, row=before))
+    wrote = {"rows": [{"texts": ["a", "b"], "vedette.readers": ["x"]}], **was}
+    talk.take(NOTED, {"status": "done", "data": wrote})
     talk.briefing = replace(talk.briefing, row={"texts": ["a", "b"]})
     prompt = talk.ask()
     assert prompt.opens == ""
     assert (responses(prompt)[0].response or {})["changed"] == {"/row": {"texts": ["a", "b"]}}
+
+
+def test_a_row_of_before_that_no_outcome_has_is_told_no_more_and_opens_one_context() -> None:
+    """It is not kept for that: what stood there may be another event's."""
+    talk = Talk(replace(PLAIN, row={"texts": ["a secret"]}))
+    talk.take(NOTED, {"status": "done", "data": {"rows": [{"texts": ["b"]}]}})
+    talk.briefing = replace(talk.briefing, row={"texts": ["b"]})
+    prompt = talk.take(NOTED, {"status": "done", "data": {"rows": [{"texts": ["c"]}]}})
+    assert prompt.opens == "changed"
+    assert "a secret" not in json_of(prompt.contents[0])
+    talk.briefing = replace(talk.briefing, row={"texts": ["c"]})
+    assert talk.ask().opens == "", "that it wrote itself by then is known"
 
 
 @pytest.mark.parametrize("rows", [7, [7], "ab", None, [{"texts": ["z"]}]])
@@ -141,6 +159,46 @@ def test_what_may_not_be_remembered_any_more_is_in_no_message() -> None:
     assert told_turns(later)[1]["calls"][0]["args"] == {"text": "x"}
 
 
+def test_a_record_holds_nothing_of_what_was_told() -> None:
+    """It is kept with its event, and what was told is other events', too."""
+    talk = Talk(replace(PLAIN, memories=(memory("m1", "Ann is ill"),), row={"note": "of the row"}))
+    talk.take(NOTED)
+    talk.briefing = replace(talk.briefing, memories=(*talk.briefing.memories, memory("m2", "Bo")))
+    assert "Bo" in json_of(talk.take(NOTED).contents[-1])
+    kept = str([turn["model"] for turn in talk.briefing.turns])
+    for word in ("Ann is ill", "Bo", "of the row", "a@example.org", "desk@example.org"):
+        assert word not in kept
+
+
+BREAKS: dict[str, tuple[Speaker, dict[str, Any]]] = {
+    "nothing else": (GEMINI, {}),
+    "a refusal": (GEMINI, {"anew": True}),
+    "another model": (CLAUDE, {}),
+    "another registry": (GEMINI, {"registry": {}}),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_is_withdrawn_is_told_no_more_whatever_else_opens_a_context(
+    name: str, recorded: bool
+) -> None:
+    speaker, changes = BREAKS[name]
+    talk = Talk(replace(PLAIN, memories=(memory("m1", "Ann is ill"),)))
+    talk.take(said(types.Part(text="Ann is ill, so"), call("send", "1", text="Ann is ill")))
+    if not recorded:
+        (turn,) = talk.briefing.turns
+        old = {name: value for name, value in turn.items() if name != "model"}
+        talk.briefing = replace(talk.briefing, turns=(old,))
+    talk.briefing = replace(talk.briefing, memories=(), **changes)
+    line = {"tool": "send", "status": "done", "ref": "ref:/outcome/0"}
+    assert told_turns(talk.take(NOTED, speaker=speaker)) == [{"calls": [line]}]
+    talk.briefing = replace(talk.briefing, anew=False, charter={})
+    later = talk.ask(speaker)
+    assert "Ann is ill" not in json_of(later.contents[0])
+    assert told_turns(later)[1]["calls"][0]["args"] == {"text": "x"}
+
+
 def test_another_revision_of_a_memory_withdraws_the_one_before() -> None:
     talk = Talk(replace(PLAIN, memories=(memory("m1", "Ann is ill"),)))
     talk.take(SIGNED)
@@ -155,7 +213,9 @@ def test_to_another_model_go_calls_and_text_only() -> None:
     parts = prompt.contents[1].parts or []
     assert prompt.opens == ""
     assert [part.text for part in parts if part.text] == ["I look."]
-    assert [part.function_call.id for part in parts if part.function_call] == ["call_7", "call_8"]
+    ids = [part.function_call.id for part in parts if part.function_call]
+    assert len({*ids, "call_7", "call_8"}) == 4, "made anew: another model may have given them, too"
+    assert ids == [one.id for one in responses(prompt)]
     bare = '"signed', "signature", "thought", "openai"
     assert not [word for word in bare if word in json_of(prompt.contents[1])]
 
@@ -206,7 +266,7 @@ def test_a_context_that_was_refused_is_begun_anew_with_nothing_signed() -> None:
     assert not has_begun_anew(talk.briefing)
     talk.briefing = replace(talk.briefing, anew=True)
     prompt = talk.take(NOTED)
-    assert (prompt.opens, len(prompt.contents), prompt.gives_back) == ("signatures", 1, False)
+    assert (prompt.opens, len(prompt.contents), prompt.gives_back) == ("refused", 1, False)
     assert told_turns(prompt)[0]["calls"][0]["args"] == {"n": "1.5", "no": None}
     talk.briefing = replace(talk.briefing, anew=False)
     assert talk.ask().opens == ""
@@ -230,6 +290,25 @@ def test_a_turn_of_before_answers_were_kept_opens_a_context() -> None:
     old = {name: value for name, value in turn.items() if name != "model"}
     talk.briefing = replace(talk.briefing, turns=(old,))
     assert talk.ask().opens == "unrecorded"
+
+
+BAD_RECORDS: list[Any] = [
+    {"model": "m"}, 7, {"content": '{"role":"model","parts":[{"a_field_of_tomorrow":1}]}'},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_RECORDS)
+def test_a_record_that_cannot_be_read_opens_a_context(bad: Any) -> None:
+    """Another version of the provider's client may have written it, or of this."""
+    talk = Talk()
+    talk.take(SIGNED)
+    (turn,) = talk.briefing.turns
+    record = {**turn["model"], **bad} if isinstance(bad, dict) and "content" in bad else bad
+    talk.briefing = replace(talk.briefing, turns=({**turn, "model": record},))
+    prompt = talk.ask()
+    assert prompt.opens == "unrecorded"
+    assert told_turns(prompt)[0]["text"] == "I look."
+    assert not has_begun_anew(talk.briefing)
 
 
 # --- the window -------------------------------------------------------------------------------
@@ -267,3 +346,25 @@ def test_an_open_loop_is_never_cut() -> None:
             said_so_far = []
         assert given_back == said_so_far
         said_so_far.append(json_of(answer))
+
+
+def test_an_event_that_fills_half_of_the_window_leaves_room_for_turns() -> None:
+    event = replace(PLAIN.event, data={"text": "w" * 35_000})
+    talk = Talk(replace(PLAIN, event=event))
+    talk.take(said(call("look", "1", text="what I did")), {"status": "done", "data": {"a": "b"}})
+    talk.briefing = replace(talk.briefing, registry={})
+    (turn,) = told_turns(talk.ask(room=60_000))
+    assert turn["calls"][0]["args"] == {"text": "what I did"}
+    assert turn["calls"][0]["data"] == {"a": "b"}
+
+
+def test_a_name_of_one_model_is_cut_to_what_every_other_takes() -> None:
+    talk = Talk()
+    talk.take(said(call("a.b:" + "c" * 100, "id!1")))
+    prompt = talk.ask(OPENAI)
+    (part,) = prompt.contents[1].parts or []
+    (answer,) = responses(prompt)
+    assert part.function_call is not None
+    for one in (part.function_call, answer):
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", one.name or "")
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", one.id or "")

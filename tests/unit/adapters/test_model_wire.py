@@ -1,20 +1,13 @@
-"""Whom one speaks to, and what of a provider's refusals is known."""
+"""Whom one speaks to, and by which way."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.adk.models.google_llm import Gemini
-from google.genai import errors
 
-from vedette.adapters.reasoners.adk.wire import describe_speaker, refuses_signatures
-
-
-def provider_error(code: int, message: str) -> errors.APIError:
-    body = {"error": {"message": message, "status": "X"}}
-    return errors.APIError(code, body, SimpleNamespace(headers={}, status_code=code))
+from vedette.adapters.reasoners.adk.wire import describe_speaker
 
 
 def route(**given: Any) -> str:
@@ -55,26 +48,3 @@ def test_no_key_is_in_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_is_who() -> None:
     gemini = describe_speaker(Gemini(model="gemini-3-pro"))
     assert (gemini.model, gemini.is_gemini, gemini.is_claude) == ("gemini-3-pro", True, False)
-
-
-@pytest.mark.parametrize(
-    "message",
-    ["Function call is missing a thought_signature in functionCall parts.",
-     "Corrupted thought signature.", "Invalid `thoughtSignature`",
-     "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
-     "message cannot be modified",
-     "messages.1: thinking blocks cannot be modified",
-     "Expected `thinking` or `redacted_thinking`, but found `tool_use`",
-     "messages.1.content.0: Invalid `signature` in `thinking` block",
-     "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
-     "Item 'fc_1' was provided without its required 'reasoning' item: 'rs_1'."],
-)  # fmt: skip
-def test_a_refusal_of_signatures_is_known_by_its_words(message: str) -> None:
-    assert refuses_signatures(provider_error(400, message))
-    assert not refuses_signatures(provider_error(500, message)), "that is the provider's trouble"
-    assert not refuses_signatures(ValueError(message))
-
-
-@pytest.mark.parametrize("message", ["API key not valid", "contents is too long", "bad schema"])
-def test_other_refusals_are_none_of_signatures(message: str) -> None:
-    assert not refuses_signatures(provider_error(400, message))

@@ -9,7 +9,7 @@ from google.genai import errors
 
 from vedette.adapters.reasoners.adk.provider_errors import explain_failure, retry_after_us
 from vedette.domain.base.errors import Permanent, Temporary
-from vedette.domain.model_turn import ModelAway, ModelFailed, RequestRefused
+from vedette.domain.model_turn import UNCHARGED, ModelAway, ModelFailed, RequestRefused
 
 SECOND = 1_000_000
 
@@ -180,3 +180,16 @@ def test_no_key_is_told_on() -> None:
         text = str(explain_failure(error, "fast", 1, key="mine"))
         assert "sk-" not in text
         assert "mine" not in text
+
+
+@pytest.mark.parametrize("code", [500, 502, 504, 524, 408, 499])
+def test_what_may_have_been_answered_behind_a_gateway_is_charged(code: int) -> None:
+    assert (failed(APIStatusError(code)).use.calls, failed(APIStatusError(code)).use.spent) == (
+        1,
+        {},
+    )
+
+
+@pytest.mark.parametrize("code", [401, 402, 403, 404, 409, 425, 429, 503, 529])
+def test_what_was_refused_is_not(code: int) -> None:
+    assert failed(APIStatusError(code)).use == UNCHARGED

@@ -276,11 +276,6 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "It is longer than input_tokens_per_call, or would offer tools that are not declared.",
         "Raise that bound in agent.yaml, or have less come with the event; then redrive the run.",
     ),
-    "signatures-refused": ErrorExplanation(
-        "A provider does not take back what its model signed, twice in one run.",
-        "A proxy or a client changes what is sent, or there is another model behind the name.",
-        "See that both keep signatures and thinking unchanged; then `vedette dead --redrive`.",
-    ),
     "bad-confidence": ErrorExplanation(
         "A judgement or a proposal does not say how sure it is; nothing of it was decided.",
         "The confidence is missing, no number, or not a probability from 0 to 1.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,11 +22,12 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import errors, types
 from msgspec.structs import replace
 from pydantic import Field
-from tests.model_turns import call, json_of, said
+from tests.model_turns import PLAIN, call, json_of, said
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed, Temporary
 from vedette.domain.event import Event
+from vedette.domain.model_turn import UNCHARGED, ModelFailed
 from vedette.domain.run import Step
 from vedette.testing import toy_fleet as toy
 from vedette.testing.clock import ManualClock
@@ -114,6 +116,10 @@ def script(*replies: Reply) -> Callable[[int], Reply]:
     return lambda turn: replies[min(turn, len(replies) - 1)]
 
 
+def _next(replies: Iterator[Reply], _: int) -> Reply:
+    return next(replies)
+
+
 def settled(fleet: FleetHarness) -> list[dict[str, int]]:
     return [entry["spend"] for entry in fleet.entries("budget.settled")]
 
@@ -173,15 +179,6 @@ async def test_a_strict_model_goes_on_over_holds_and_restarts(tmp_path: Path) ->
         await fleet.close()
 
 
-async def test_history_made_of_proposals_would_be_refused(tmp_path: Path) -> None:
-    """The control: the model does look for its signatures."""
-    model = StrictModel(model="m", script=script(DONE))
-    request = LlmRequest(contents=[said(SEND)])
-    with pytest.raises(errors.APIError, match="missing a thought_signature"):
-        async for _ in model.generate_content_async(request):
-            pass
-
-
 async def test_a_refusal_of_signatures_gets_one_context_anew(tmp_path: Path) -> None:
     world = World()
     replies = script(said(SEND), said(SEND), DONE)
@@ -193,14 +190,51 @@ async def test_a_refusal_of_signatures_gets_one_context_anew(tmp_path: Path) -> 
         assert '\\"status\\":\\"done\\"' in json_of(model.asked[2][0]), "told out of the ledger"
         assert model.asked[3][0] == model.asked[2][0], "and that is frozen in its turn"
         opens = [fleet.body(e["seq"])["model"]["opens"] for e in fleet.entries("turn.reasoned")]
-        assert opens == ["first", "signatures", ""]
+        assert opens == ["first", "refused", ""]
         assert world.effects() == 2
         assert fleet.runs(event)[0].attempts == 0, "no failure of the run"
-        # The refused call was one, and its provider counted nothing.
-        assert sorted(map(str, settled(fleet))) == sorted(
-            map(str, [{"model_calls": 1, "tokens": 100}] * 3 + [{"model_calls": 1, "tokens": 0}])
-        )
-        assert spent(fleet) == {"model_calls": 4, "tokens": 300}
+        assert sorted(map(str, settled(fleet))) == sorted(map(str, [COUNTED] * 3 + [NOTHING]))
+        assert spent(fleet) == {"model_calls": 3, "tokens": 300}, "what was refused costs nothing"
+
+
+async def test_whatever_a_request_is_refused_for_its_context_is_begun_anew_once(
+    tmp_path: Path,
+) -> None:
+    """By its provider, or by its client, which has no place for what a stranger's server sent."""
+    for at, error in enumerate([refusal(400, "Name cannot be empty"), ValueError("no place")]):
+        replies: Iterator[Reply] = iter([said(SEND), error, said(SEND), DONE])
+        fleet, model = fleet_of(tmp_path / str(at), partial(_next, replies))
+        async with fleet:
+            assert await send(fleet, job("1")) == "done"
+            assert [len(contents) for contents in model.asked] == [1, 3, 1, 3]
+            assert spent(fleet) == {"model_calls": 3, "tokens": 300}
+
+
+async def test_what_a_client_refuses_twice_is_permanent(tmp_path: Path) -> None:
+    replies: Iterator[Reply] = iter([said(SEND), *[ValueError("no place")] * 2])
+    fleet, _ = fleet_of(tmp_path, partial(_next, replies))
+    async with fleet:
+        assert await send(fleet, job("1")) == "dead"
+        (dead,) = fleet.entries("run.dead")
+        assert dead["what"] == "model-request"
+        assert "no place" in fleet.body(dead["seq"])["why"]
+        assert spent(fleet) == COUNTED
+
+
+async def test_a_stopped_agent_begins_no_context_anew(tmp_path: Path) -> None:
+    """The refused call took its time, and a stop came meanwhile."""
+
+    def rejects(number: int) -> bool:
+        if number == 2:
+            fleet.app.services.stops.pause("worker", "test")
+        return number == 2
+
+    fleet, model = fleet_of(tmp_path, script(said(SEND), said(SEND), DONE), rejects=rejects)
+    async with fleet:
+        event = job("1")
+        assert await send(fleet, event) != "done"
+        assert len(model.asked) == 2
+        assert spent(fleet) == COUNTED, "and nothing stays booked"
 
 
 @pytest.mark.parametrize(("rejected", "asked"), [((2, 3), 3), ((2, 4), 4)])
@@ -214,9 +248,9 @@ async def test_a_second_refusal_is_permanent(
         assert await send(fleet, job("1")) == "dead"
         assert len(model.asked) == asked
         (dead,) = fleet.entries("run.dead")
-        assert dead["what"] == "signatures-refused"
+        assert dead["what"] == "model-request"
         assert "Corrupted thought signature" in fleet.body(dead["seq"])["why"]
-        assert spent(fleet)["model_calls"] == asked
+        assert spent(fleet)["model_calls"] == asked - len(rejected)
 
 
 async def test_a_first_message_that_is_refused_is_not_asked_again(tmp_path: Path) -> None:
@@ -234,28 +268,55 @@ NEGATIVE = LlmResponse(
         prompt_token_count=-50_000, candidates_token_count=10
     ),
 )
-COUNTED, NOTHING = {"model_calls": 1, "tokens": 100}, {"model_calls": 1, "tokens": 0}
+IMPOSSIBLE = LlmResponse(
+    content=said(SEND),
+    usage_metadata=types.GenerateContentResponseUsageMetadata(
+        prompt_token_count=1 << 25, candidates_token_count=10
+    ),
+)
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def unsigned(**args: Any) -> LlmResponse:
+    return LlmResponse(content=said(call("wire_send", to=DESK, **args)), usage_metadata=USED)
+
+
+COUNTED, NOTHING = {"model_calls": 1, "tokens": 100}, {"model_calls": 0, "tokens": 0}
 VAIN: dict[str, tuple[Reply, str, dict[str, int]]] = {
     "NaN": (said(call("wire_send", to=DESK, text=math.nan)), "bad-model-answer", COUNTED),
     "huge": (HUGE, "bad-model-answer", COUNTED),
     "a flood": (said(*[SEND] * 33), "bad-model-answer", COUNTED),
+    "deep": (unsigned(text=nested(900)), "bad-model-answer", COUNTED),
+    "without end": (unsigned(text=nested(5000)), "bad-model-answer", COUNTED),
+    "half a pair": (unsigned(text="\ud800"), "bad-model-answer", COUNTED),
+    "wide": (unsigned(text=[1] * 500_000), "bad-model-answer", COUNTED),
+    "no name": (said(call("")), "bad-model-answer", COUNTED),
+    "impossible": (IMPOSSIBLE, "bad-model-answer", BOUND),
     "negative": (NEGATIVE, "bad-model-answer", BOUND),
     "empty": (said(), "model-failed", COUNTED),
     "a failure that was counted": (FAILED, "model-failed", COUNTED),
-    "a provider that refuses": (refusal(503, "no"), "model-failed", NOTHING),
-    "a connection that breaks": (ConnectionError("gone"), "model-failed", BOUND),
+    "a provider that is away": (refusal(503, "no"), "model-unavailable", NOTHING),
+    "a gateway that gives up": (refusal(504, "no"), "model-unavailable", BOUND),
+    "a connection that breaks": (ConnectionError("gone"), "model-connection", BOUND),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", VAIN)
 async def test_what_came_to_nothing_is_charged_exactly(tmp_path: Path, name: str) -> None:
-    reply, _, cost = VAIN[name]
+    reply, code, cost = VAIN[name]
     clock = ManualClock()
     answers = iter([reply, DONE])
     fleet, _ = fleet_of(tmp_path, lambda _: next(answers), clock=clock)
     async with fleet:
         event = job("1")
-        assert await send(fleet, event) == "ready"
+        away = code.startswith("model-") and code != "model-failed"
+        assert await send(fleet, event) == ("waiting" if away else "ready")
         assert settled(fleet) == [cost]
         assert spent(fleet) == cost, "the rest of the reservation went back"
         clock.advance(10 * SECOND)
@@ -265,7 +326,9 @@ async def test_what_came_to_nothing_is_charged_exactly(tmp_path: Path, name: str
         assert "w" * 5000 not in str([fleet.body(e["seq"]) for e in fleet.entries() if "body" in e])
 
 
-@pytest.mark.parametrize("name", ["huge", "a connection that breaks"])
+@pytest.mark.parametrize(
+    "name", ["huge", "without end", "half a pair", "a failure that was counted"]
+)
 async def test_the_last_failure_is_charged_too(tmp_path: Path, name: str) -> None:
     reply, code, cost = VAIN[name]
     clock = ManualClock()
@@ -290,6 +353,16 @@ async def test_a_request_that_is_not_made_costs_nothing(tmp_path: Path) -> None:
         assert model.asked == []
         assert fleet.entries("run.dead")[0]["what"] == "model-not-asked"
         assert spent(fleet) == {"model_calls": 0, "tokens": 0}
+
+
+async def test_what_goes_wrong_before_a_model_is_asked_is_tried_again(tmp_path: Path) -> None:
+    """Only what may not be asked is given up at once."""
+    fleet, model = fleet_of(tmp_path, script(DONE))
+    broken = replace(PLAIN, agent="worker", turn=2, turns=({"proposals": []},))
+    with pytest.raises(ModelFailed) as failed:
+        await (fleet._reasoners or {})["adk"].reason(broken)
+    assert isinstance(failed.value, Temporary)
+    assert (failed.value.use, model.asked) == (UNCHARGED, [])
 
 
 async def test_what_is_not_settled_stays_booked_whole(tmp_path: Path) -> None:

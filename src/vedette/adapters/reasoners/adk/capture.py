@@ -5,10 +5,12 @@ This module imports ADK; the reasoner imports it once it needs that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
@@ -17,7 +19,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from msgspec import Struct
 
-from vedette.adapters.reasoners.adk.answer import Answer, read_answer
+from vedette.adapters.reasoners.adk.answer import MAX_TOKENS, Answer, read_answer
 from vedette.adapters.reasoners.adk.conversation import Prompt
 from vedette.adapters.reasoners.adk.tools import PROPOSED
 from vedette.domain.base.errors import Permanent
@@ -25,6 +27,8 @@ from vedette.domain.base.errors import Permanent
 # Of a request, in bytes as JSON, where the agent's budget sets no limit: a third of them or a
 # quarter are tokens, and no model that calls tools reads less at once.
 WINDOW = 400_000
+# What a provider may add to a request of its own, in tokens; and a model to what it may write.
+_BESIDE = 4096
 
 
 class ToolRequest(Struct, frozen=True):
@@ -57,6 +61,7 @@ class Capture(BasePlugin):
         self.answers: list[Answer] = []
         self.requests: list[ToolRequest] = []
         self.model_calls = 0
+        self._most_read = self._most_written = MAX_TOKENS
         self.refusal = ""
 
     async def before_model_callback(
@@ -79,16 +84,19 @@ class Capture(BasePlugin):
                 f"what it would be asked may come to {size} tokens, its budget has {limit}"
             )
             raise Permanent(self.refusal)
+        self._most_read = 2 * (around + self.prompt.size) + _BESIDE
+        most = llm_request.config.max_output_tokens
+        self._most_written = MAX_TOKENS if most is None else 2 * most + _BESIDE
         self.model_calls += 1
         return None
 
-    async def after_model_callback(
-        self, *, callback_context: CallbackContext, llm_response: LlmResponse
-    ) -> LlmResponse | None:
-        """Take down what the model said, before ADK gives ids to calls that have none."""
-        if not llm_response.partial:
-            self.answers.append(read_answer(llm_response))
-        return None
+    def read_response(self, response: LlmResponse) -> LlmResponse:
+        """Take down what the model said; return what ADK may have of it: nothing, if it is odd."""
+        if response.partial:
+            return response
+        answer = read_answer(response, self._most_read, self._most_written)
+        self.answers.append(answer)
+        return LlmResponse(content=types.Content(role="model")) if answer.fault else response
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
@@ -97,6 +105,24 @@ class Capture(BasePlugin):
         self.requests.append(ToolRequest(tool.name, tool_args))
         tool_context.actions.skip_summarization = True
         return dict(PROPOSED)
+
+
+class ReadModel(BaseLlm):
+    """ADK's model of one turn: asks another, whose answer is read before ADK makes anything of it.
+
+    ADK gives ids to calls without one, and copies and traces what it is given, however much.
+    """
+
+    asked: BaseLlm
+    capture: Capture
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Yield the answer of the model that is asked, as far as it is taken."""
+        async with aclosing(self.asked.generate_content_async(llm_request, stream)) as responses:
+            async for response in responses:
+                yield self.capture.read_response(response)
 
 
 def _config_size(request: LlmRequest) -> int:

@@ -36,8 +36,10 @@ _BILLING = frozenset(
 _BILLING_END = "_spend_limit_exceeded"
 _KINDS: Mapping[int, FailureKind] = {
     401: "key", 402: "billing", 403: "forbidden", 404: "missing",
-    408: "timeout", 409: "unavailable", 425: "unavailable", 429: "rate",
+    408: "timeout", 409: "unavailable", 425: "unavailable", 429: "rate", 499: "timeout",
 }  # fmt: skip
+# Said before a model is asked. Behind any other 5xx it may have answered, and is paid for it.
+_NOT_ASKED = (503, 529)
 # By names of classes, so that no client is imported. The first that fits counts.
 _BY_CLASS: tuple[tuple[FailureKind, frozenset[str]], ...] = (
     ("timeout", frozenset({"TimeoutError", "TimeoutException", "APITimeoutError", "Timeout"})),
@@ -91,7 +93,7 @@ def explain_failure(error: BaseException, model: str, calls: int, *, key: str = 
                 charged = kind in ("timeout", "connection") and is_sent
                 return _away(model, kind, "", ModelUse(calls) if charged else UNCHARGED)
     what = f"the model {model} failed: {type(error).__name__}"
-    return ModelFailed(f"{what}: {_tell(str(error), key)}", ModelUse(calls))
+    return ModelFailed(f"{what}: {tell_error(error, key)}", ModelUse(calls))
 
 
 def _explain_status(
@@ -107,10 +109,11 @@ def _explain_status(
     if kind is None:
         mend = "see what the model takes; nothing of this request is sent again"
         what = f"the provider of the model {model} refused a request ({status}): "
-        return RequestRefused(what + _tell(str(error), key), UNCHARGED, mend=mend)
+        return RequestRefused(what + tell_error(error, key), UNCHARGED, mend=mend)
     after = retry_after_us(error) if kind in ("rate", "unavailable") else 0
     said = ", ".join(dict.fromkeys((str(status), *words[:2])))
-    return _away(model, kind, said, ModelUse(calls) if kind == "timeout" else UNCHARGED, after)
+    may_be_paid = kind == "timeout" or (status >= 500 and status not in _NOT_ASKED)
+    return _away(model, kind, said, ModelUse(calls) if may_be_paid else UNCHARGED, after)
 
 
 def _away(model: str, kind: FailureKind, said: str, use: ModelUse, after_us: int = 0) -> ModelAway:
@@ -210,8 +213,9 @@ def _is_daily(error: BaseException) -> bool:
     return any("PerDay" in str(part.get("quotaId", "")) for part in _walk(_body(error)))
 
 
-def _tell(text: str, key: str) -> str:
+def tell_error(error: BaseException, key: str) -> str:
     """Return an error's words on one line, without a key."""
+    text = str(error)
     if key:
         text = text.replace(key, "***")
     return escape_text(_KEY.sub("***", text)[:_MAX_WORDS])

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from vedette.adapters.reasoners.adk.answer import Answer, check_answer
 from vedette.adapters.reasoners.adk.conversation import Prompt, compose_prompt, has_begun_anew
 from vedette.adapters.reasoners.adk.model import AskedModel
-from vedette.adapters.reasoners.adk.provider_errors import explain_failure
-from vedette.adapters.reasoners.adk.wire import Speaker, describe_speaker, refuses_signatures
+from vedette.adapters.reasoners.adk.provider_errors import explain_failure, tell_error
+from vedette.adapters.reasoners.adk.wire import Speaker, describe_speaker
 from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadFleet, Permanent
@@ -38,7 +38,7 @@ from vedette.domain.model_turn import (
     ModelNotAsked,
     ModelTurn,
     ModelUse,
-    SignaturesRefused,
+    RequestRefused,
 )
 from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 
@@ -191,7 +191,7 @@ class AdkReasoner(StatelessReasoner):
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Ask the model for one turn. Raises ModelError if there is no turn, with what it cost."""
-        from vedette.adapters.reasoners.adk.capture import Capture
+        from vedette.adapters.reasoners.adk.capture import Capture, ReadModel
 
         ready = self._agents.get(briefing.agent)
         if ready is None:
@@ -200,15 +200,15 @@ class AdkReasoner(StatelessReasoner):
         asked = self._models.get(briefing.model)
         if asked is not None:
             ready = _with_model(ready, briefing.model, asked.require())
-        speaker = describe_speaker(
-            ready.agent.canonical_model, None if asked is None else asked.route
-        )
+        llm = ready.agent.canonical_model
+        speaker = describe_speaker(llm, None if asked is None else asked.route)
         capture = Capture(
             frozenset(ready.by_function),
             lambda room: compose_prompt(briefing, ready.by_name, speaker, room),
             ready.max_input,
         )
-        await self._run_turn(ready.agent, briefing, capture, asked)
+        read = ReadModel(model=llm.model, asked=llm, capture=capture)
+        await self._run_turn(ready.agent.clone(update={"model": read}), briefing, capture, asked)
         answer = check_answer(
             briefing.agent, capture.answers, capture.model_calls, may_be_empty=_has_called(briefing)
         )
@@ -235,7 +235,7 @@ class AdkReasoner(StatelessReasoner):
     ) -> None:
         """Run one turn on ADK's Runner, whose session holds nothing: `capture` says what is asked.
 
-        Raises ModelError if the model fails, or its provider refuses what it is given back.
+        Raises ModelError if the model fails, or its provider refuses the request.
         """
         from google.adk.agents.run_config import RunConfig
         from google.adk.apps import App
@@ -280,18 +280,23 @@ def _explain_failure(
 ) -> ModelError:
     """Return what the line is told of a failure of ADK, of a provider's client, or of our own."""
     called, key = (f"of {briefing.agent}", "") if asked is None else (asked.name, asked.key)
+    if capture.refusal:
+        return ModelNotAsked(f"{briefing.agent}: {capture.refusal}", UNCHARGED)
     if not capture.model_calls:
-        what = capture.refusal or type(error).__name__
-        return ModelNotAsked(f"{briefing.agent}: {what}", ModelUse())
-    if refuses_signatures(error):
-        given_back = capture.prompt is not None and capture.prompt.gives_back
-        may_begin_anew = given_back and not briefing.anew and not has_begun_anew(briefing)
-        what = f"the model {called} does not take back what it signed"
-        return SignaturesRefused(what, UNCHARGED, may_begin_anew=may_begin_anew)
+        what = f"the model {called} could not be asked: {type(error).__name__}"
+        return ModelFailed(what, UNCHARGED)
     if capture.answers:
         what = f"the model {called} failed after it had answered: {type(error).__name__}"
         return ModelFailed(what, _cost(capture))
-    return explain_failure(error, called, capture.model_calls, key=key)
+    failure = explain_failure(error, called, capture.model_calls, key=key)
+    gives_back = capture.prompt is not None and capture.prompt.gives_back
+    if type(error) in (ValueError, TypeError) and (gives_back or briefing.anew):
+        # A client says so before it sends what its provider has no place for.
+        what = f"the client of the model {called} refused a request: {tell_error(error, key)}"
+        failure = RequestRefused(what, UNCHARGED)
+    if isinstance(failure, RequestRefused):
+        failure.may_begin_anew = gives_back and not (briefing.anew or has_begun_anew(briefing))
+    return failure
 
 
 def _cost(capture: Capture) -> ModelUse:

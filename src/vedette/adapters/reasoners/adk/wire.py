@@ -1,4 +1,4 @@
-"""What is particular to a model's provider: whom one speaks to, and what it refuses to take back.
+"""Whom one speaks to when a model is asked, and by which way.
 
 By names and attributes, so that no provider's client is imported for it.
 """
@@ -6,9 +6,8 @@ By names and attributes, so that no provider's client is imported for it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -28,14 +27,6 @@ _PLACES = (
     "GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENAI_USE_ENTERPRISE", "GOOGLE_GENAI_USE_VERTEXAI",
     "GOOGLE_VERTEX_BASE_URL", "OPENAI_BASE_URL",
 )  # fmt: skip
-_REFUSAL = re.compile(
-    r"thought[_ ]?signature"  # Gemini: missing, corrupted
-    r"|thinking[`'\"]* (or [`'\"]*redacted_thinking[`'\"]* )?blocks"  # Claude: cannot be modified
-    r"|expected [`'\"]*thinking|signature[`'\"]* in [`'\"]*thinking"
-    r"|without its required|required[`'\"]* reasoning|of type [`'\"]*reasoning"  # OpenAI
-    r"|encrypted[_ ]content",
-    re.IGNORECASE,
-)
 
 
 class Speaker(Struct, frozen=True):
@@ -76,16 +67,3 @@ def _clean_url(text: str) -> str:
         return text
     parts = urlsplit(text)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def refuses_signatures(error: BaseException) -> bool:
-    """Say whether a provider refused (400) what its own model, or another, had signed."""
-    return _status(error) == 400 and _REFUSAL.search(str(error)) is not None
-
-
-def _status(error: BaseException) -> int:
-    for name in ("code", "status_code"):
-        found: Any = getattr(error, name, None)
-        if isinstance(found, int) and not isinstance(found, bool):
-            return found
-    return 0
