@@ -115,11 +115,6 @@ class Tool(Struct, frozen=True, dict=True):
         assert self.schema is not None
         return ArgumentSchema(self.schema)
 
-    @cached_property
-    def inner_sinks(self) -> tuple[str, ...]:
-        """The sinks that are places within an argument."""
-        return tuple(sink for sink in self.sinks if sink.count("/") > 1)
-
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
         # Only where it is declared, so that the digests of all others stay what they were.
