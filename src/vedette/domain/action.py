@@ -187,7 +187,7 @@ def _bind_schema(
         name: drawn.resolve("/" + escape_pointer(name), given) for name, given in proposed.items()
     }
     if drawn.sources:
-        args = tool.argument_schema.read_numbers(args, drawn.sources)
+        args = tool.argument_schema.read_numbers(tool.name, args, drawn.sources)
     tool.argument_schema.check(tool.name, args)
     return args
 
