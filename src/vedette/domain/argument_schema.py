@@ -109,6 +109,11 @@ class ArgumentSchema:
             found[name] = _KINDS.get(word, word) + ("" if name in required else "?")
         return found
 
+    def nullable(self) -> frozenset[str]:
+        """Return the arguments that may be null."""
+        properties = self._document.get("properties", {})
+        return frozenset(name for name, each in properties.items() if "null" in self._types(each))
+
     def has_place(self, pointer: str) -> bool:
         """Say whether the schema declares a place for a sink; `*` is each element of what holds it.
 
@@ -169,7 +174,7 @@ class ArgumentSchema:
         within = within or pointer in drawn
         name, steps = place
         if isinstance(value, str):
-            number = _drawn_number(value) if within else None
+            number = read_number_text(value) if within else None
             if number is not None:
                 found = self._at(name, steps)
                 types = self._types(found.schema) if found is not None else frozenset()
@@ -324,7 +329,7 @@ def _too_much(tool: str) -> BadProposal:
     return BadProposal(what, mend="give fewer values, in several calls")
 
 
-def _drawn_number(text: str) -> int | float | None:
+def read_number_text(text: str) -> int | float | None:
     """Return the number that `normalize_json` wrote as this text; None if it did not."""
     try:
         number = float(text) if len(text) < 32 else None
