@@ -186,8 +186,8 @@ def _bind_schema(
     args = {
         name: drawn.resolve("/" + escape_pointer(name), given) for name, given in proposed.items()
     }
-    if drawn.sources:
-        args = tool.argument_schema.read_numbers(tool.name, args, drawn.sources)
+    if drawn.drawn:
+        args = tool.argument_schema.read_numbers(tool.name, args, drawn.drawn)
     tool.argument_schema.check(tool.name, args)
     return args
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import rfc8785
+from msgspec.structs import replace
 
 from vedette.domain.action import Action, Proposal, bind_proposal
 from vedette.domain.argument_schema import ArgumentSchema
@@ -297,6 +298,52 @@ def test_a_fraction_of_the_charter_is_the_same_as_long_as_the_charter_says_it() 
         recompute_origins(record, {"most": 99.25}, NONE)
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "is_same"),
+    [
+        ("3.0", "3.0", True), (3.0, 3.0, True), (3, 3, True), ("1.5", "1.5", True),
+        (1.5, 1.5, True), (3.0, 3, True), (3.0, 4.0, False), ("3.0", "3.5", False),
+        (3.0, "three", False), (1, True, False), (3, None, False), (3, [3], False),
+    ],
+)  # fmt: skip
+def test_a_number_that_a_charter_s_text_made_stands_as_long_as_that_text(
+    was: Any, now: Any, is_same: bool
+) -> None:
+    declared = tool({"type": "object", "properties": {
+        "one": {"type": "number"}, "all": {"type": "array", "items": {"type": "number"}},
+        "by": {"type": "object", "additionalProperties": {"type": "number"}},
+    }})  # fmt: skip
+
+    def charter(value: Any) -> dict[str, Any]:
+        return {"one": value, "all": [value, 7], "by": {"x": value}}
+
+    for name in ("one", "all", "by"):
+        roots = replace(ROOTS, charter=charter(was))
+        action = bind_proposal(
+            Proposal("pay.send", {name: Ref(f"/charter/{name}")}), {"pay.send": declared}, roots,
+            run="run_1", turn=1, ordinal=0, confidence=1.0,
+        )  # fmt: skip
+        record = {"args": action.args, "origins": action.origins, "sources": action.sources}
+        if is_same:
+            assert recompute_origins(record, charter(now), NONE) == action.origins
+        else:
+            with pytest.raises(Superseded):
+                recompute_origins(record, charter(now), NONE)
+
+
+def test_a_list_too_long_for_labels_has_its_numbers_all_the_same() -> None:
+    schema = {"type": "object", "properties": {"a": {}, "l": {"items": {"type": "number"}}}}
+    drawn = bound(declared=tool(schema), l=[Ref("/event/data/sum")] * 300)
+    assert drawn.args["l"] == [12.5] * 300
+    assert (drawn.origins, drawn.sources) == ({"/l": "untrusted"}, {})
+    deep: Any = {"items": {"type": "number"}}
+    given: Any = [Ref("/event/data/sum")]
+    for _ in range(10):
+        deep, given = {"items": deep}, [given]
+    action = bound(declared=tool({"type": "object", "properties": {"l": deep}}), l=given)
+    assert "12.5]" in str(action.args["l"])
+
+
 @pytest.mark.parametrize("amount", [0.5, 3.5e-6, 1e-7, 0.1 + 0.2, 2**53 - 1])
 def test_an_action_s_digest_is_of_rfc_8785(amount: float) -> None:
     declared = tool({"type": "object", "properties": {"amount": {"type": "number"}}})
@@ -314,6 +361,19 @@ def test_the_declaration_s_digest_covers_the_schema() -> None:
     assert tool(wider).args == tool(SCHEMA).args
     assert tool(wider).digest != tool(SCHEMA).digest
     assert bound(declared=tool(wider), amount=1).digest != bound(amount=1).digest
+
+
+@pytest.mark.parametrize("keyword", ["enum", "const", "default", "examples", "minimum"])
+def test_a_number_and_its_text_make_two_declarations(keyword: str) -> None:
+    """An approval of what the one takes is none of what the other takes."""
+
+    def of(value: Any) -> Tool:
+        listed = value if keyword in ("const", "default", "minimum") else [value]
+        items = {"type": "array", "items": {keyword: listed}}
+        return tool({"type": "object", "properties": {"l": items}})
+
+    assert of(0.5).digest != of("0.5").digest
+    assert of(1.0).digest == of(1).digest != of("1").digest
 
 
 CODES = [f"code {n}" for n in range(1_000)]
