@@ -37,9 +37,11 @@ argument := {sink: name |
 	is_string(name)
 }
 
-# An optional argument that was not given decides nothing.
+# An optional argument that was not given decides nothing. None is named `*`: what is meant by a sink
+# of that name, nobody looked at.
 settled contains sink if {
 	some sink, escaped in argument
+	escaped != "*"
 	name := replace(replace(escaped, "~1", "/"), "~0", "~")
 	is_object(input.action.args)
 	count({name} - object.keys(input.action.args)) == 1

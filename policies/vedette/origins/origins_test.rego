@@ -149,6 +149,27 @@ test_absent_place_that_policy_alone_names_is_judged_with_its_argument if {
 	origins.reasons == {"origins.derived:/order/to"} with input as asked with data.sinks as listed
 }
 
+# The engine gives no member a label that is named as a sink for each is spelled.
+test_places_that_policy_alone_names_are_judged_with_their_argument if {
+	rule := {"accepts": ["trusted"], "otherwise": "deny"}
+	listed := {"tools": {"letter.send": {"/who/*": rule, "/lines/*/to": rule}}, "complete": true}
+	given := {"who": {"*": "x", "to": "y"}, "lines": [{"to": "x"}]}
+	asked := json.patch(
+		ordering(given, {"/who": "derived", "/who/to": "derived", "/lines": "untrusted", "/lines/0/to": "untrusted"}),
+		[{"op": "replace", "path": "/action/sinks", "value": []}],
+	)
+	origins.reasons == {"origins.derived:/who/*", "origins.untrusted:/lines/*/to"} with input as asked
+		with data.sinks as listed
+}
+
+test_each_argument_at_once_is_no_sink if {
+	listed := {"tools": {"letter.send": {"/*": {"accepts": ["trusted"], "otherwise": "deny"}}}, "complete": true}
+	origins.reasons == {"origins.unknown:/*"} with input as question("trusted") with data.sinks as listed
+	not origins.ok with input as question("trusted") with data.sinks as listed
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
+}
+
 test_sink_that_is_no_pointer_is_not_proven if {
 	odd := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "to"}])
 	not origins.ok with input as odd with data.sinks as plain

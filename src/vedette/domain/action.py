@@ -33,7 +33,7 @@ from vedette.domain.origin import (
     escape_pointer,
     resolve,
 )
-from vedette.domain.sink import sink_origins
+from vedette.domain.sink import judge_origins
 from vedette.domain.tool import Tool
 
 
@@ -93,14 +93,8 @@ class Action(Struct, frozen=True):
         there is no such place: it decides nothing. Without one nobody can tell what else the tool
         would take for it, so the whole argument counts.
         """
-        inner = self.tool.inner_sinks
-        if not inner:
-            return self.origins
-        found = sink_origins(inner, self.args, self.origins)
-        if self.tool.schema is None:
-            whole = {sink: "/" + sink.split("/")[1] for sink in inner if sink not in found}
-            found |= {sink: self.origins[at] for sink, at in whole.items() if at in self.origins}
-        return {**self.origins, **found}
+        tool = self.tool
+        return judge_origins(tool.sinks, self.args, self.origins, is_whole=tool.schema is None)
 
     @property
     def key(self) -> str:
@@ -192,8 +186,8 @@ def _bind_schema(
     args = {
         name: drawn.resolve("/" + escape_pointer(name), given) for name, given in proposed.items()
     }
-    if drawn.sources:
-        args = tool.argument_schema.read_numbers(args, drawn.sources)
+    if drawn.drawn:
+        args = tool.argument_schema.read_numbers(tool.name, args, drawn.drawn)
     tool.argument_schema.check(tool.name, args)
     return args
 

@@ -6,17 +6,22 @@ JSON Schema is taken: `schema_check`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from vedette.domain.base.canonical import normalize_numbers
+from msgspec import Struct
+
+from vedette.domain.base.canonical import canonicalize_numbers, normalize_numbers
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import escape_pointer, split_pointer
-from vedette.domain.schema_validator import build_validator, describe_misfit
-
-# The values that the arguments of one call may come to.
-MAX_VALUES = 10_000
+from vedette.domain.schema_validator import (
+    TooManySteps,
+    build_validator,
+    count_steps,
+    describe_misfit,
+    limit_steps,
+)
 
 # Keywords that hold schemas: one, a list of them, one by each name.
 ONE_SCHEMA = (
@@ -33,6 +38,54 @@ _PYTHON_TYPES: Mapping[type, str] = {
 _KINDS = {"array": "list"}
 
 Path = tuple[str | int, ...]
+
+# One step into a value, and which values it leads into.
+_Step = tuple[str, tuple[str, ...]]
+_OBJECT, _ARRAY, _EITHER = ("object",), ("array",), ("object", "array")
+
+# What schemas say of a place: one declares it, one names others and not it, none says anything.
+_DECLARED, _UNDECLARED, _OPEN = "declared", "undeclared", "open"
+
+
+class _Place(Struct, frozen=True):
+    """What is said of a place where something may be: the schema of that, and how it is known."""
+
+    schema: Any
+    status: str
+
+
+def _declared(schema: Any) -> _Place | None:
+    return None if schema is False else _Place(schema, _DECLARED)
+
+
+def _join_all(places: Sequence[_Place | None]) -> _Place | None:
+    """Return what schemas that hold together say: what one forbids is forbidden, and what one
+    declares is declared, though the others do not name it.
+    """
+    said = [place for place in places if place is not None]
+    if len(said) < len(places):
+        return None
+    known = {place.status for place in said}
+    status = next(each for each in (_DECLARED, _UNDECLARED, _OPEN) if each in known)
+    schemas = [place.schema for place in said if place.schema is not True]
+    whole = {"allOf": schemas} if len(schemas) > 1 else schemas[0] if schemas else True
+    return _Place(whole, status)
+
+
+def _join_any(places: Sequence[_Place | None]) -> _Place | None:
+    """Return what schemas say of which one holds: those that declare it, if some do."""
+    said = [place for place in places if place is not None]
+    if not said:
+        return None
+    known = {place.status for place in said}
+    status = next(each for each in (_DECLARED, _OPEN, _UNDECLARED) if each in known)
+    schemas = [place.schema for place in said if place.status == status]
+    whole = True if True in schemas else {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
+    return _Place(whole, status)
+
+
+def _is_index(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 10
 
 
 class ArgumentSchema:
@@ -56,26 +109,26 @@ class ArgumentSchema:
             found[name] = _KINDS.get(word, word) + ("" if name in required else "?")
         return found
 
+    def nullable(self) -> frozenset[str]:
+        """Return the arguments that may be null."""
+        properties = self._document.get("properties", {})
+        return frozenset(name for name, each in properties.items() if "null" in self._types(each))
+
     def has_place(self, pointer: str) -> bool:
         """Say whether the schema declares a place for a sink; `*` is each element of what holds it.
 
-        A member that only is not forbidden is not declared.
+        A member that only is not forbidden is not declared, where others are.
         """
         name, *steps = split_pointer(pointer)
-        place = self._document.get("properties", {}).get(name, False)
-        for step in steps:
-            place = self._below(place, step)
-        return place is not False
+        place = self._at(name, [(step, _EITHER) for step in steps])
+        return place is not None and place.status != _UNDECLARED
 
     def check(self, tool: str, args: Mapping[str, Any]) -> None:
         """Raise BadProposal if arguments do not fit, which says where and what is asked.
 
         Not what was given: it may be anybody's words.
         """
-        values = _count_values(args)
-        if values > MAX_VALUES:
-            raise BadProposal(f"tool {tool}: its arguments have more than {MAX_VALUES:,} values")
-        error = next(self._validator.iter_errors(args), None)
+        error = self._find_misfit(tool, args)
         if error is None:
             return
         if error.validator == "required" and not error.absolute_path:
@@ -84,43 +137,62 @@ class ArgumentSchema:
         place = self._name_place(error.absolute_path)
         raise BadProposal(f"tool {tool}: {place} {describe_misfit(error)}")
 
-    def read_numbers(self, args: Mapping[str, Any], drawn: Collection[str]) -> dict[str, Any]:
-        """Return arguments with the numbers that references drew.
+    def _find_misfit(self, tool: str, args: Mapping[str, Any]) -> Any:
+        """Return jsonschema's first error; whatever else becomes of a check is a BadProposal."""
+        try:
+            canonicalize_numbers(args)
+            with limit_steps(args):
+                return next(self._validator.iter_errors(args), None)
+        except TooManySteps as error:
+            raise _too_much(tool) from error
+        except Exception as error:
+            what = f"tool {tool}: its arguments cannot be checked: {type(error).__name__}"
+            raise BadProposal(what) from error
+
+    def read_numbers(
+        self, tool: str, args: Mapping[str, Any], drawn: Collection[str]
+    ) -> dict[str, Any]:
+        """Return arguments with the numbers that references drew. Raises BadProposal.
 
         The record of an event or an outcome keeps a fraction as its decimal text. Where a text was
         drawn (at or below one of the pointers `drawn`), is written as that is, and a number but no
         text may stand, the number stands.
         """
-        properties = self._document.get("properties", {})
-        return {
-            name: self._read_number(
-                value, properties.get(name, False), f"/{escape_pointer(name)}", drawn
-            )
-            for name, value in args.items()
-        }
+        try:
+            with limit_steps(args):
+                return {
+                    name: self._read_number(value, (name, ()), f"/{escape_pointer(name)}", drawn)
+                    for name, value in args.items()
+                }
+        except TooManySteps as error:
+            raise _too_much(tool) from error
 
     def _read_number(
-        self, value: Any, schema: Any, pointer: str, drawn: Collection[str], within: bool = False
-    ) -> Any:
+        self, value: Any, place: tuple[str, tuple[_Step, ...]], pointer: str,
+        drawn: Collection[str], within: bool = False,
+    ) -> Any:  # fmt: skip
         within = within or pointer in drawn
+        name, steps = place
         if isinstance(value, str):
-            if within and (number := _drawn_number(value)) is not None:
-                types = self._types(schema)
+            number = read_number_text(value) if within else None
+            if number is not None:
+                found = self._at(name, steps)
+                types = self._types(found.schema) if found is not None else frozenset()
                 if "string" not in types and types & {"number", "integer"}:
                     return number
             return value
         if isinstance(value, dict):
             return {
-                name: self._read_number(
-                    item, self._below(schema, name), f"{pointer}/{escape_pointer(name)}", drawn,
-                    within,
+                member: self._read_number(
+                    item, (name, (*steps, (member, _OBJECT))),
+                    f"{pointer}/{escape_pointer(member)}", drawn, within,
                 )
-                for name, item in value.items()
+                for member, item in value.items()
             }  # fmt: skip
         if isinstance(value, list):
             return [
                 self._read_number(
-                    item, self._below(schema, str(at)), f"{pointer}/{at}", drawn, within
+                    item, (name, (*steps, (str(at), _ARRAY))), f"{pointer}/{at}", drawn, within
                 )
                 for at, item in enumerate(value)
             ]
@@ -130,11 +202,20 @@ class ArgumentSchema:
 
     def resolve(self, ref: str) -> Any:
         """Return the schema that a `$ref` names."""
-        group, name = split_pointer(ref.removeprefix("#"))
+        _, group, name = ref.split("/")
         return self._document[group][name]
+
+    def _at(self, name: str, steps: Sequence[_Step]) -> _Place | None:
+        """Return what is said of a place; None if nothing may be there, or of no argument."""
+        properties = self._document.get("properties", {})
+        place = _declared(properties[name]) if name in properties else None
+        for step in steps:
+            place = self._below(place.schema, step) if place is not None else None
+        return place
 
     def _types(self, schema: Any) -> frozenset[str]:
         """Return the types that a value may be of; what may be a number may be an integer."""
+        count_steps(1)
         if isinstance(schema, bool):
             return _TYPES if schema else frozenset()
         types = _TYPES
@@ -159,49 +240,43 @@ class ArgumentSchema:
         for key in ("anyOf", "oneOf"):
             if key in schema:
                 yield schema[key]
+        if "if" in schema:
+            yield [schema.get("then", True), schema.get("else", True)]
+        for each in schema.get("dependentSchemas", {}).values():
+            yield [each, True]
 
-    def _below(self, schema: Any, step: str) -> Any:
-        """Return the schema of an element by its name, its index, or `*` for each."""
+    def _below(self, schema: Any, step: _Step) -> _Place | None:
+        """Return what a schema says of an element by its name, its index, or `*` for each."""
+        count_steps(1)
         if isinstance(schema, bool):
-            return schema
-        parts = [self._own_below(schema, step)]
+            return _Place(True, _OPEN) if schema else None
+        found = [self._own_below(schema, step)]
         for conjunct in self._conjuncts(schema):
-            offered = [
-                found for each in conjunct if (found := self._below(each, step)) is not False
-            ]
-            parts.append(
-                offered[0] if len(offered) == 1 else {"anyOf": offered} if offered else False
-            )
-        if False in parts:
-            return False
-        parts = [part for part in parts if part is not True]
-        return True if not parts else parts[0] if len(parts) == 1 else {"allOf": parts}
+            found.append(_join_any([self._below(each, step) for each in conjunct]))
+        return _join_all(found)
 
-    def _own_below(self, schema: Mapping[str, Any], step: str) -> Any:
+    def _own_below(self, schema: Mapping[str, Any], step: _Step) -> _Place | None:
+        """Return what a schema says of an element by itself, without what is beside it."""
+        name, holders = step
         types = self._types({"type": schema["type"]} if "type" in schema else True)
-        offered = []
-        if "object" in types:
-            named = schema.get("properties")
-            if named is not None and step in named:
-                offered.append(named[step])
-            elif "additionalProperties" in schema:
-                offered.append(schema["additionalProperties"])
-                if step == "*":
-                    offered += (named or {}).values()
-            elif named is None:
-                offered.append(True)
-            elif step == "*":
-                offered += named.values()
-        if "array" in types and (step == "*" or (step.isascii() and step.isdecimal())):
-            first, rest = schema.get("prefixItems", []), schema.get("items", True)
-            if step == "*":
-                offered += [*first, rest]
-            else:
-                offered.append(first[int(step)] if int(step) < len(first) else rest)
-        offered = [each for each in offered if each is not False]
-        if True in offered:
-            return True
-        return offered[0] if len(offered) == 1 else {"anyOf": offered} if offered else False
+        offered: list[_Place | None] = []
+        if "object" in types and "object" in holders:
+            named, rest = schema.get("properties"), schema.get("additionalProperties")
+            found = [named[name]] if named and name in named else []
+            if name == "*":
+                found = list((named or {}).values())
+            offered += map(_declared, found)
+            if rest is not None and (name == "*" or not found):
+                offered.append(_declared(rest))
+            elif not found:
+                offered.append(_Place(True, _OPEN if named is None else _UNDECLARED))
+        if "array" in types and "array" in holders and (name == "*" or _is_index(name)):
+            first, rest = schema.get("prefixItems", []), schema.get("items")
+            found = first if name == "*" else first[int(name) : int(name) + 1]
+            offered += map(_declared, found)
+            if name == "*" or not found:
+                offered.append(_Place(True, _OPEN) if rest is None else _declared(rest))
+        return _join_any(offered)
 
     # --- the check of values -------------------------------------------------------------------
 
@@ -228,15 +303,18 @@ class ArgumentSchema:
 
 
 def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield the schemas within one and where they are; of one that is none, those that can be."""
     for key in ONE_SCHEMA:
         if key in schema:
             yield (key,), schema[key]
     for key in SCHEMA_LISTS:
-        for at, each in enumerate(schema.get(key, ())):
-            yield (key, at), each
+        if isinstance(listed := schema.get(key), list | tuple):
+            for at, each in enumerate(listed):
+                yield (key, at), each
     for key in SCHEMA_MAPS:
-        for name, each in schema.get(key, {}).items():
-            yield (key, name), each
+        if isinstance(named := schema.get(key), Mapping):
+            for name, each in named.items():
+                yield (key, name), each
 
 
 def walk_schemas(schema: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -246,15 +324,12 @@ def walk_schemas(schema: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from walk_schemas(each, (*path, *inside))
 
 
-def _count_values(value: Any) -> int:
-    if isinstance(value, Mapping):
-        return 1 + sum(map(_count_values, value.values()))
-    if isinstance(value, list):
-        return 1 + sum(map(_count_values, value))
-    return 1
+def _too_much(tool: str) -> BadProposal:
+    what = f"tool {tool}: its arguments are too much to check against its schema"
+    return BadProposal(what, mend="give fewer values, in several calls")
 
 
-def _drawn_number(text: str) -> int | float | None:
+def read_number_text(text: str) -> int | float | None:
     """Return the number that `normalize_json` wrote as this text; None if it did not."""
     try:
         number = float(text) if len(text) < 32 else None

@@ -259,8 +259,9 @@ class ReferenceSize(Struct):
 class ArgumentResolver(Struct):
     """What the arguments of one proposal were drawn from, by JSON Pointer into them.
 
-    `origins` are those of every value, `sources` the references that drew some, `readers` who may
-    read an argument as a whole, where not everybody may. `known` is asked for once, and only if
+    `origins` are those of every value, `sources` the references that drew some (both without those
+    of elements of an argument that is labelled as a whole), `drawn` the places of all references,
+    `readers` who may read an argument as a whole, where not everybody may. `known` is asked for once, and only if
     something is given bare. `size` counts what was drawn. With `keeps_numbers` a bare fraction
     stays a number, and is else its decimal text; drawn by reference it is that text either way, as
     the record of what it is drawn from has it.
@@ -270,6 +271,7 @@ class ArgumentResolver(Struct):
     keeps_numbers: bool = False
     origins: dict[str, Origin] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    drawn: set[str] = field(default_factory=set)
     readers: dict[str, frozenset[str]] = field(default_factory=dict)
     size: ReferenceSize = field(default_factory=ReferenceSize)
     _known: KnownValues | None = None
@@ -318,6 +320,7 @@ class ArgumentResolver(Struct):
         self.size.add(found)
         value = found if type(found) is str else _normalize(found)
         self.sources[pointer] = ref.pointer
+        self.drawn.add(pointer)
         self.origins[pointer] = origin
         if isinstance(value, dict | list):
             # One root for all of it: the elements are named as far as they are few.
@@ -328,7 +331,9 @@ class ArgumentResolver(Struct):
         return value, PUBLIC if labels is None else labels.readers_at(split_pointer(ref.pointer))
 
     def _resolve_composite(self, given: Any, pointer: str) -> tuple[Any, Readers]:
-        inner = ArgumentResolver(self.roots, self.keeps_numbers, size=self.size, _known=self._known)
+        inner = ArgumentResolver(
+            self.roots, self.keeps_numbers, drawn=self.drawn, size=self.size, _known=self._known
+        )
         readers: list[Readers] = [self._run_readers()]
         value = inner._resolve_element(given, pointer, readers, 0)
         self._known = inner._known

@@ -7,6 +7,8 @@ limit. docs/decisions/0064 says why.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,15 +24,18 @@ from vedette.domain.argument_schema import (
     inner_schemas,
     walk_schemas,
 )
-from vedette.domain.base.canonical import canonical_json, normalize_numbers
-from vedette.domain.origin import split_pointer
+from vedette.domain.base.canonical import MAX_SAFE_INTEGER, canonical_json, normalize_numbers
 from vedette.domain.schema_validator import find_metaschema_faults, find_pattern_fault
 
 # What a schema may come to: its canonical bytes, its depth, and its schemas, each as often as it is
 # referred to.
 MAX_BYTES = 65_536
 MAX_DEPTH = 32
-MAX_SCHEMAS = 2_000
+MAX_SCHEMAS = 1_000
+
+# There is one reading of such a name. JSON Pointers within URIs have two escapes, and whoever reads
+# one otherwise than the validator does speaks of another schema.
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/[A-Za-z0-9_.-]+")
 
 DRAFTS = ("https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema")
 
@@ -66,6 +71,11 @@ class SchemaProblem(Struct, frozen=True):
 def find_schema_problems(document: Mapping[str, Any]) -> list[SchemaProblem]:
     """Return what is wrong with a schema of arguments; with none it makes an ArgumentSchema."""
     try:
+        if odd := list(_find_odd_keys(document, ())):
+            return [SchemaProblem(path, "a key is no text", "put quotes around it") for path in odd]
+        if odd := list(_find_odd_numbers(document, ())):
+            what = "a number beyond 2**53 - 1 is not exact"
+            return [SchemaProblem(path, what, "leave the limit out, or use texts") for path in odd]
         size = len(canonical_json(normalize_numbers(document)))
     except (ValueError, TypeError, RecursionError) as error:
         return [SchemaProblem((), f"has no JSON form: {error}", "use text, numbers and lists")]
@@ -75,8 +85,9 @@ def find_schema_problems(document: Mapping[str, Any]) -> list[SchemaProblem]:
     if _depth(document) > MAX_DEPTH:
         what = f"is nested deeper than {MAX_DEPTH}"
         return [SchemaProblem((), what, "use $defs, or flatter arguments")]
-    if odd := list(_find_odd_keys(document, ())):
-        return [SchemaProblem(path, "a key is no text", "put quotes around it") for path in odd]
+    # Counted before it is held to the draft's own schema, which takes a millisecond for each.
+    if (many := sum(1 for _ in walk_schemas(document, ()))) > MAX_SCHEMAS:
+        return [_too_many(many)]
     problems = [
         SchemaProblem(path, what, "write it as JSON Schema has it")
         for path, what in find_metaschema_faults(document)
@@ -125,7 +136,9 @@ def _schema_problems(
         elif key == "pattern" and (why := find_pattern_fault(value)):
             yield SchemaProblem((*path, key), why, "write it as RE2 takes it")
         elif key == "$ref" and (why := _reference_fault(value, document)):
-            yield SchemaProblem((*path, key), why, "write '#/$defs/NAME'")
+            yield SchemaProblem(
+                (*path, key), why, "write '#/$defs/NAME', of letters, digits, _ . -"
+            )
         elif key == "$schema" and path:
             yield SchemaProblem((*path, key), "stands at the top only", "leave it out")
         elif key in ("$defs", "definitions") and path:
@@ -145,10 +158,9 @@ def _nearest(key: str) -> str:
 
 
 def _reference_fault(ref: str, document: Mapping[str, Any]) -> str | None:
-    start, _, _ = ref.rpartition("/")
-    if start not in ("#/$defs", "#/definitions"):
-        return f"{ref!r} is not one of this schema's own $defs"
-    group, name = split_pointer(ref.removeprefix("#"))
+    if not _REFERENCE.fullmatch(ref):
+        return f"{ref!r} is not one of this schema's own $defs, by a plain name"
+    _, group, name = ref.split("/")
     if name not in document.get(group, {}):
         return f"{ref!r} leads nowhere"
     return None
@@ -185,11 +197,25 @@ def _size_problems(document: Mapping[str, Any]) -> Iterator[SchemaProblem]:
     except RecursionError:
         many, deep = 0, MAX_BYTES
     if many > MAX_SCHEMAS:
-        what = f"comes to {many:,} schemas, at most {MAX_SCHEMAS:,} are taken"
-        yield SchemaProblem((), what, "declare less")
+        yield _too_many(many)
     if deep > MAX_DEPTH:
         what = f"is nested deeper than {MAX_DEPTH}, with what it refers to"
         yield SchemaProblem((), what, "use flatter arguments")
+
+
+def _too_many(schemas: int) -> SchemaProblem:
+    what = f"comes to {schemas:,} schemas, at most {MAX_SCHEMAS:,} are taken"
+    return SchemaProblem((), what, "declare less")
+
+
+def _find_odd_numbers(value: Any, path: Path) -> Iterator[Path]:
+    """Yield the places of numbers that are finite and not exact."""
+    if isinstance(value, Mapping | list):
+        named = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, item in named:
+            yield from _find_odd_numbers(item, (*path, key))
+    elif isinstance(value, int | float) and MAX_SAFE_INTEGER < abs(value) != math.inf:
+        yield path
 
 
 def _find_odd_keys(value: Any, path: Path) -> Iterator[Path]:

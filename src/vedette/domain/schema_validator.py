@@ -1,27 +1,87 @@
 """Validation of values by jsonschema; what of it is slow, inexact or lenient is done otherwise.
 
 Nothing is fetched: whoever compiles a schema has seen that it refers to itself alone. Patterns are
-RE2's, whose time is linear in the text; `multipleOf` divides decimals; formats are asserted.
+RE2's, whose time is linear in the text; `multipleOf` divides decimals; formats are asserted; `enum`
+and `const` compare canonical bytes. A check that would take more than `MAX_STEPS` is given up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.domain.argument_format import FORMATS
-from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.canonical import canonical_json, canonicalize_numbers, normalize_numbers
 
 _MAX_PATTERN = 1_000
 _MAX_LISTED = 200  # characters of a list of values in an error
+# What the check of one call may come to: keywords asked of values, with the members, items and
+# schemas that each looks at. Both sides count: few schemas of many values, many of few.
+MAX_STEPS = 10_000
+
+
+class TooManySteps(Exception):
+    """The check of some values against a schema would take more steps than it may."""
+
+
+class _Steps(Struct):
+    left: int
+    sizes: dict[int, int]
+
+
+_STEPS: ContextVar[_Steps | None] = ContextVar("steps", default=None)
+# What a value counts beside its text, in characters. So many are a step: of a text, of a list or an
+# object that jsonschema writes into an error.
+_VALUE_SIZE = 16
+_TEXT_STEP = 4096
+_CONTAINER_STEP = 1024
+
+
+@contextmanager
+def limit_steps(args: Mapping[str, Any]) -> Iterator[None]:
+    """Within, raise TooManySteps once a check of these arguments takes more than MAX_STEPS."""
+    steps = _Steps(MAX_STEPS, {})
+    _measure(args, steps.sizes)
+    token = _STEPS.set(steps)
+    try:
+        yield
+    finally:
+        _STEPS.reset(token)
+
+
+def _measure(value: Any, sizes: dict[int, int]) -> int:
+    """Return about how many characters a value has, and note it of each list and object."""
+    if isinstance(value, str):
+        return len(value) + _VALUE_SIZE
+    if isinstance(value, Mapping):
+        size = sum(len(name) + _measure(item, sizes) for name, item in value.items())
+    elif isinstance(value, list):
+        size = sum(_measure(item, sizes) for item in value)
+    else:
+        return _VALUE_SIZE
+    sizes[id(value)] = size = size + _VALUE_SIZE
+    return size
+
+
+def count_steps(steps: int) -> None:
+    """Count steps that a check takes. Raises TooManySteps."""
+    counted = _STEPS.get()
+    if counted is not None:
+        counted.left -= steps
+        if counted.left < 0:
+            raise TooManySteps
 
 
 def build_validator(document: Mapping[str, Any]) -> Any:
     """Return jsonschema's validator of a schema; it is read as of draft 2020-12."""
     own = {key: value for key, value in document.items() if key != "$schema"}
-    return _validator_class()(own, format_checker=_format_checker())
+    return _validator_class()(_list_forms(own), format_checker=_format_checker())
 
 
 def find_metaschema_faults(document: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -43,8 +103,39 @@ def _validator_class() -> Any:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    changed = {"pattern": _pattern, "multipleOf": _multiple_of, "uniqueItems": _unique_items}
-    return extend(Draft202012Validator, changed)
+    changed = {
+        "pattern": _pattern, "multipleOf": _multiple_of, "uniqueItems": _unique_items,
+        "enum": _enum, "const": _const,
+    }  # fmt: skip
+    known = {**Draft202012Validator.VALIDATORS, **changed}
+    return extend(Draft202012Validator, {name: _counted(name, run) for name, run in known.items()})
+
+
+def _counted(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what checks a keyword, and counts its steps first."""
+    # Some make a validator or an error for each schema or item that they look at.
+    weight = _WEIGHTS.get(name, 1)
+
+    def check(validator: Any, asked: Any, instance: Any, schema: Any) -> Any:
+        many = 1
+        if isinstance(asked, list | dict) and name != "enum":
+            many += len(asked)
+        if isinstance(instance, str):
+            many += len(instance) // _TEXT_STEP
+        elif isinstance(instance, list | dict):
+            many += len(instance) + _size(instance) // _CONTAINER_STEP
+        count_steps(weight * many)
+        return run(validator, asked, instance, schema)
+
+    return check
+
+
+def _size(container: Any) -> int:
+    counted = _STEPS.get()
+    return counted.sizes.get(id(container), 0) if counted is not None else 0
+
+
+_WEIGHTS = {"$ref": 4, "anyOf": 4, "contains": 4, "oneOf": 4, "not": 4, "if": 4}
 
 
 @lru_cache(1)
@@ -82,8 +173,45 @@ def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> I
 
     if not wanted or not isinstance(instance, list):
         return
-    if len({canonical_json(item) for item in instance}) < len(instance):
+    if len(set(map(_form, instance))) < len(instance):
         yield ValidationError("uniqueItems")
+
+
+class _Listed(list[Any]):
+    """The values of an `enum`, with the canonical bytes of each."""
+
+    def __init__(self, values: list[Any]) -> None:
+        super().__init__(values)
+        self.forms = frozenset(map(_form, values))
+
+
+def _list_forms(value: Any) -> Any:
+    """Return a schema whose lists at `enum` are such; in a value that has such a member, too."""
+    if isinstance(value, Mapping):
+        return {
+            key: _Listed(item) if key == "enum" and isinstance(item, list) else _list_forms(item)
+            for key, item in value.items()
+        }
+    return [_list_forms(item) for item in value] if isinstance(value, list) else value
+
+
+def _enum(validator: Any, listed: _Listed, instance: Any, schema: Any) -> Iterator[Exception]:
+    """Look it up by canonical bytes: jsonschema compares with one after the other."""
+    from jsonschema.exceptions import ValidationError
+
+    if _form(instance) not in listed.forms:
+        yield ValidationError("enum")
+
+
+def _const(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Exception]:
+    from jsonschema.exceptions import ValidationError
+
+    if _form(instance) != _form(wanted):
+        yield ValidationError("const")
+
+
+def _form(value: Any) -> bytes:
+    return canonicalize_numbers(normalize_numbers(value))
 
 
 @lru_cache(256)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from vedette.domain.argument_schema import ArgumentSchema
-from vedette.domain.base.canonical import canonical_json, normalize_json, sha256_hex
+from vedette.domain.base.canonical import canonical_json, normalize_numbers, sha256_hex
 from vedette.domain.origin import escape_pointer
 from vedette.domain.readers import Readers
 
@@ -115,11 +115,6 @@ class Tool(Struct, frozen=True, dict=True):
         assert self.schema is not None
         return ArgumentSchema(self.schema)
 
-    @cached_property
-    def inner_sinks(self) -> tuple[str, ...]:
-        """The sinks that are places within an argument."""
-        return tuple(sink for sink in self.sinks if sink.count("/") > 1)
-
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
         # Only where it is declared, so that the digests of all others stay what they were.
@@ -129,7 +124,8 @@ class Tool(Struct, frozen=True, dict=True):
         if self.readers is not None:
             more["readers"] = sorted(self.readers)
         if self.schema is not None:
-            more["schema"] = normalize_json(self.schema)
+            # Its numbers as such: an enum of 0.5 is not one of "0.5".
+            more["schema"] = normalize_numbers(self.schema)
         return {
             **more,
             "name": self.name,

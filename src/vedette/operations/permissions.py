@@ -189,7 +189,9 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
         **_answer_to_json(best),
         "sinks": {
             sink: {
-                origin: _answer_to_json(ask(args, _label_sink(sink, origin), _FULL_CONFIDENCE))
+                origin: _answer_to_json(
+                    ask(_fill_sink(args, sink, only), _label_sink(sink, origin), _FULL_CONFIDENCE)
+                )
                 for origin in get_args(Origin)
             }
             for sink in sinks
@@ -207,9 +209,20 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
     }
 
 
+def _fill_sink(args: Mapping[str, Any], sink: str, only: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arguments in which a sink within one is there; what a grant lists stays as listed."""
+    _, *steps = sink.split("/")
+    if len(steps) < 2 or steps[0] not in args or f"/{steps[0]}" in only:
+        return args
+    value: Any = _UNLISTED_VALUE
+    for step in reversed(steps[1:]):
+        value = [value] if step == "*" else {step: value}
+    return {**args, steps[0]: value}
+
+
 def _label_sink(sink: str, origin: Origin) -> dict[str, Origin]:
-    """Return the labels of a sink's value, and of the argument that a sink within one is in."""
-    return {**{f"/{name}": origin for name in sink.split("/")[1:2]}, sink: origin}
+    """Return the label of the argument that is a sink, or that it is in: its elements have it."""
+    return {f"/{name}": origin for name in sink.split("/")[1:2]}
 
 
 def _word(grant: Any, name: str) -> str | None:

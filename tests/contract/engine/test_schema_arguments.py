@@ -41,8 +41,15 @@ PAY = """\
             required: [address]
             additionalProperties: false
         copy: {{type: object, properties: {{to: {{type: string}}, note: {{type: string}}}}}}
+        cc:
+          type: array
+          items:
+            anyOf:
+            - {{type: string}}
+            - {{type: object, properties: {{address: {{type: string}}, note: {{type: string}}}}}}
+        who: {{type: object, additionalProperties: {{type: string}}}}
       required: [amount]
-    sinks: [/to/*/address, /copy/to]
+    sinks: [/to/*/address, /copy/to, /cc/*/address]
     settles: idempotent
     function: act
     target: world
@@ -83,6 +90,12 @@ tools:
   pay.send:
     /to/*/address: {accepts: [trusted], otherwise: hold}
     /copy/to: {accepts: [trusted, registered], otherwise: deny}
+"""
+EACH = """\
+complete: true
+tools:
+  pay.send:
+    /who/*: {accepts: [trusted], otherwise: deny}
 """
 
 
@@ -164,6 +177,13 @@ async def test_what_does_not_fit_is_no_action(tmp_path: Path, args: dict[str, An
         ({"copy": {"note": "any words", "to": "x@evil.example"}}, "deny"),
         ({"copy": {"note": "any words", "to": {"ref": "/charter/desk"}}}, "permit"),
         ({"to": {"ref": "/event/data/all"}}, "deny"),
+        ({"cc": ["x@evil.example"]}, "deny"),
+        ({"cc": ["x@evil.example", DESK]}, "deny"),
+        ({"cc": [DESK, "x@evil.example"]}, "deny"),
+        ({"cc": [{"note": "x"}]}, "deny"),
+        ({"cc": [{"note": "x"}, DESK]}, "deny"),
+        ({"cc": [DESK, {"ref": "/charter/desk"}]}, "permit"),
+        ({"cc": []}, "permit"),
     ],
 )  # fmt: skip
 async def test_sinks_within_arguments_are_judged_place_by_place(
@@ -172,6 +192,25 @@ async def test_sinks_within_arguments_are_judged_place_by_place(
     async with fleet_that_pays(tmp_path, World()) as fleet:
         who = "x@evil.example"
         event = pay("1", args={"amount": number(1.5), **more}, who=who, all=[{"address": who}])
+        assert (await decided(fleet, event))[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("who", "outcome"),
+    [
+        ({"to": "x@evil.example"}, "deny"),
+        ({"*": {"ref": "/charter/desk"}, "to": "x@evil.example"}, "deny"),
+        ({"*": {"ref": "/charter/desk"}}, "deny"),
+        (None, "permit"),
+    ],
+)
+async def test_a_sink_for_each_that_policy_alone_names_counts_with_its_argument(
+    tmp_path: Path, who: Any, outcome: str
+) -> None:
+    """A call cannot speak for it by a member that is named as it is spelled."""
+    async with fleet_that_pays(tmp_path, World(), **{"sinks/data.yaml": EACH}) as fleet:
+        more = {} if who is None else {"who": who}
+        event = pay("1", args={"amount": number(1.5), **more})
         assert (await decided(fleet, event))[0] == outcome
 
 
@@ -249,6 +288,9 @@ async def test_what_an_agent_may_do_is_shown_for_sinks_within_arguments(tmp_path
     assert outcomes == {
         "/to/*/address": {
             "trusted": "permit", "registered": "hold", "derived": "hold", "untrusted": "hold",
+        },
+        "/cc/*/address": {
+            "trusted": "permit", "registered": "deny", "derived": "deny", "untrusted": "deny",
         },
         "/copy/to": {
             "trusted": "permit", "registered": "permit", "derived": "deny", "untrusted": "deny",

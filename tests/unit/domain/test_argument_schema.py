@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any
 
 import pytest
 import rfc8785
+from msgspec.structs import replace
 
 from vedette.domain.action import Action, Proposal, bind_proposal
-from vedette.domain.argument_schema import MAX_VALUES, ArgumentSchema
+from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.origin_check import recompute_origins
@@ -54,7 +56,8 @@ TOOL = tool(SCHEMA, "/to/*/address", "/labels/*")
 NONE: dict[str, Any] = {}
 ROOTS = Roots(
     event={"data": {"sum": "12.5", "half": 0.5, "word": "1.50", "who": "x@evil.example",
-                    "all": [{"address": "x@evil.example"}], "deep": {"a": "0.25", "b": 3.0}}},
+                    "all": [{"address": "x@evil.example"}], "deep": {"a": "0.25", "b": 3.0},
+                    "sums": ["1.5"] * 200}},
     vouched=frozenset(), charter={"desk": "desk@example.org", "most": 99.5}, registry=NONE,
     memory=NONE, trusted_memories=frozenset(), outcome=NONE, trusted_outcomes=frozenset(), row=NONE,
 )  # fmt: skip
@@ -158,6 +161,33 @@ def test_a_reference_stands_for_a_value_of_any_type() -> None:
     assert bound(amount=Ref("/event/data/half")).args == {"amount": 0.5}
 
 
+NUMBER = {"properties": {"x": {"type": "number"}}}
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "read"),
+    [
+        ({"allOf": [NUMBER, {"properties": {"y": {"type": "string"}}}]},
+         {"x": Ref("/event/data/sum"), "y": Ref("/event/data/sum")}, {"x": 12.5, "y": "12.5"}),
+        ({"$ref": "#/$defs/n", "properties": {"y": {}}},
+         {"x": Ref("/event/data/sum")}, {"x": 12.5}),
+        ({"if": {"required": ["x"]}, "then": NUMBER}, {"x": Ref("/event/data/sum")}, {"x": 12.5}),
+        ({"anyOf": [NUMBER, {"properties": {"y": {}}, "required": ["y"]}]},
+         {"x": Ref("/event/data/sum")}, {"x": 12.5}),
+        # A list's item and an object's member are not of one name.
+        ({"items": {"type": "number"}}, [Ref("/event/data/sum")], [12.5]),
+        ({"items": {"type": "number"}}, {"0": Ref("/event/data/sum")}, {"0": "12.5"}),
+        ({"properties": {"0": {"type": "number"}}}, [Ref("/event/data/sum")], ["12.5"]),
+    ],
+)  # fmt: skip
+def test_a_number_is_drawn_wherever_its_place_is_declared(
+    argument: dict[str, Any], given: Any, read: Any
+) -> None:
+    schema = {"type": "object", "properties": {"a": argument}, "$defs": {"n": NUMBER}}
+    assert find_schema_problems(schema) == []
+    assert bound(declared=tool(schema), a=given).args["a"] == read
+
+
 def test_a_drawn_text_that_may_be_text_stays_one() -> None:
     assert bound(amount=1, text_or_number=Ref("/event/data/sum")).args["text_or_number"] == "12.5"
     with pytest.raises(BadProposal, match="must be a number"):
@@ -230,6 +260,23 @@ def test_a_sink_names_a_place_that_the_schema_declares(pointer: str, known: bool
         ({"type": "object", "additionalProperties": False}, "/x/a", False),
         ({"type": "object"}, "/x/a", True),
         ({"$ref": "#/$defs/o"}, "/x/a", True), ({"$ref": "#/$defs/o"}, "/x/b", False),
+        # Its members may be named here and there; forbidden by one of them is forbidden.
+        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "/x/a", True),
+        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "/x/b", True),
+        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "/x/c", False),
+        ({"allOf": [{"properties": {"a": {}}}, {"additionalProperties": False}]}, "/x/a", False),
+        ({"allOf": [{"properties": {"a": False}}, {"properties": {"a": {}}}]}, "/x/a", False),
+        ({"$ref": "#/$defs/o", "properties": {"b": {}}}, "/x/a", True),
+        ({"$ref": "#/$defs/o", "properties": {"b": {}}}, "/x/b", True),
+        ({"$ref": "#/$defs/o", "properties": {"b": {}}}, "/x/c", False),
+        ({"properties": {"b": {}}, "if": {}, "then": {"properties": {"a": {}}}}, "/x/a", True),
+        ({"properties": {"b": {}}, "if": {}, "else": {"properties": {"a": {}}}}, "/x/a", True),
+        ({"properties": {"b": {}}, "if": {}, "else": {"properties": {"a": {}}}}, "/x/c", False),
+        ({"properties": {"b": {}}, "dependentSchemas": {"b": {"properties": {"a": {}}}}}, "/x/a",
+         True),
+        ({"type": "object", "properties": {}}, "/x/*", False), ({"properties": {}}, "/x/*", True),
+        ({"additionalProperties": {}}, "/x/*", True),
+        ({"type": "array", "items": False}, "/x/*", False),
     ],
 )  # fmt: skip
 def test_places_are_found_through_combinations(
@@ -251,6 +298,52 @@ def test_a_fraction_of_the_charter_is_the_same_as_long_as_the_charter_says_it() 
         recompute_origins(record, {"most": 99.25}, NONE)
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "is_same"),
+    [
+        ("3.0", "3.0", True), (3.0, 3.0, True), (3, 3, True), ("1.5", "1.5", True),
+        (1.5, 1.5, True), (3.0, 3, True), (3.0, 4.0, False), ("3.0", "3.5", False),
+        (3.0, "three", False), (1, True, False), (3, None, False), (3, [3], False),
+    ],
+)  # fmt: skip
+def test_a_number_that_a_charter_s_text_made_stands_as_long_as_that_text(
+    was: Any, now: Any, is_same: bool
+) -> None:
+    declared = tool({"type": "object", "properties": {
+        "one": {"type": "number"}, "all": {"type": "array", "items": {"type": "number"}},
+        "by": {"type": "object", "additionalProperties": {"type": "number"}},
+    }})  # fmt: skip
+
+    def charter(value: Any) -> dict[str, Any]:
+        return {"one": value, "all": [value, 7], "by": {"x": value}}
+
+    for name in ("one", "all", "by"):
+        roots = replace(ROOTS, charter=charter(was))
+        action = bind_proposal(
+            Proposal("pay.send", {name: Ref(f"/charter/{name}")}), {"pay.send": declared}, roots,
+            run="run_1", turn=1, ordinal=0, confidence=1.0,
+        )  # fmt: skip
+        record = {"args": action.args, "origins": action.origins, "sources": action.sources}
+        if is_same:
+            assert recompute_origins(record, charter(now), NONE) == action.origins
+        else:
+            with pytest.raises(Superseded):
+                recompute_origins(record, charter(now), NONE)
+
+
+def test_a_list_too_long_for_labels_has_its_numbers_all_the_same() -> None:
+    schema = {"type": "object", "properties": {"a": {}, "l": {"items": {"type": "number"}}}}
+    drawn = bound(declared=tool(schema), l=[Ref("/event/data/sum")] * 300)
+    assert drawn.args["l"] == [12.5] * 300
+    assert (drawn.origins, drawn.sources) == ({"/l": "untrusted"}, {})
+    deep: Any = {"items": {"type": "number"}}
+    given: Any = [Ref("/event/data/sum")]
+    for _ in range(10):
+        deep, given = {"items": deep}, [given]
+    action = bound(declared=tool({"type": "object", "properties": {"l": deep}}), l=given)
+    assert "12.5]" in str(action.args["l"])
+
+
 @pytest.mark.parametrize("amount", [0.5, 3.5e-6, 1e-7, 0.1 + 0.2, 2**53 - 1])
 def test_an_action_s_digest_is_of_rfc_8785(amount: float) -> None:
     declared = tool({"type": "object", "properties": {"amount": {"type": "number"}}})
@@ -270,8 +363,95 @@ def test_the_declaration_s_digest_covers_the_schema() -> None:
     assert bound(declared=tool(wider), amount=1).digest != bound(amount=1).digest
 
 
-def test_what_is_too_much_is_refused_before_it_is_checked() -> None:
-    declared = tool({"type": "object", "properties": {"to": {"type": "array"}}})
-    with pytest.raises(BadProposal, match="more than 10,000 values"):
-        bound(declared=declared, to=[0] * MAX_VALUES)
-    assert bound(declared=declared, to=[0] * (MAX_VALUES - 2))
+@pytest.mark.parametrize("keyword", ["enum", "const", "default", "examples", "minimum"])
+def test_a_number_and_its_text_make_two_declarations(keyword: str) -> None:
+    """An approval of what the one takes is none of what the other takes."""
+
+    def of(value: Any) -> Tool:
+        listed = value if keyword in ("const", "default", "minimum") else [value]
+        items = {"type": "array", "items": {keyword: listed}}
+        return tool({"type": "object", "properties": {"l": items}})
+
+    assert of(0.5).digest != of("0.5").digest
+    assert of(1.0).digest == of(1).digest != of("1").digest
+
+
+CODES = [f"code {n}" for n in range(1_000)]
+CHOICES = [{"const": n} for n in range(100)]
+WIDE = [{"type": "integer", "minimum": n} for n in range(400)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"),
+    [
+        ({"type": "array"}, [0] * 10_000),
+        ({"type": "array", "items": {"enum": CODES}}, [CODES[-1]] * 9_990),
+        ({"type": "array", "items": {"anyOf": CHOICES}}, [99] * 1_000),
+        ({"type": "array", "items": {"oneOf": CHOICES}}, [99] * 1_000),
+        ({"type": "array", "contains": {"enum": CODES}}, ["no"] * 9_000),
+        ({"anyOf": WIDE}, [["x"] * 10_000]),
+        ({"anyOf": WIDE}, "x" * 4_000_000),
+        ({"items": {"anyOf": WIDE}}, Ref("/event/data/sums")),
+    ],
+)
+def test_a_check_that_would_take_long_is_given_up(argument: Any, given: Any) -> None:
+    """Few schemas of many values, and many of few: the whole fleet waits for one check."""
+    schema = {"type": "object", "properties": {"to": argument}}
+    assert find_schema_problems(schema) == []
+    declared = tool(schema)
+    began = time.process_time()
+    with pytest.raises(BadProposal, match="too much to check"):
+        bound(declared=declared, to=given)
+    assert time.process_time() - began < 1
+
+
+def test_as_much_as_people_and_servers_ask_is_checked() -> None:
+    one = {"type": "object", "required": ["name"], "additionalProperties": False, "properties": {
+        "name": {"type": "string", "maxLength": 20}, "code": {"enum": CODES},
+    }}  # fmt: skip
+    schema = {"type": "object", "properties": {"to": {"type": "array", "items": one}}}
+    many = [{"name": str(n), "code": CODES[n]} for n in range(250)]
+    assert bound(declared=tool(schema), to=many).args["to"] == many
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [{"type": "string", "pattern": "^a"}, {"type": "array", "uniqueItems": True}, {},
+     {"format": "uri"}, {"enum": ["a"]}, {"const": "a"}],
+)  # fmt: skip
+@pytest.mark.parametrize("given", ["\ud800", ["\ud800"], {"a": "\ud800"}, [{"\u00e9": 1}]])
+def test_what_has_no_canonical_form_is_no_proposal(argument: Any, given: Any) -> None:
+    """A cut emoji is enough: it ends the call and not the run."""
+    with pytest.raises(BadProposal):
+        bound(declared=tool({"type": "object", "properties": {"to": argument}}), to=given)
+
+
+def test_whatever_a_check_fails_with_is_said_of_the_proposal() -> None:
+    """A schema that nobody looked at: nothing of it reaches whoever binds proposals."""
+    odd = [{"$ref": "#/$defs/no"}, {"$ref": "#/properties/to"}, {"pattern": "("}, {"type": "nmb"},
+           {"minLength": "a"}]  # fmt: skip
+    for argument in odd:
+        unknown = ArgumentSchema({"type": "object", "properties": {"to": argument}})
+        with pytest.raises(BadProposal, match="cannot be checked"):
+            unknown.check("pay.send", {"to": "x"})
+
+
+@pytest.mark.parametrize(
+    ("listed", "given", "fits"),
+    [
+        ([1], True, False), ([1], 1.0, True), ([True], 1, False), ([0.5], 0.5, True),
+        (["0.5"], 0.5, False), ([[1, {"a": None}]], [1, {"a": None}], True), ([{"a": 1, "b": 2}],
+        {"b": 2, "a": 1}, True), ([None], None, True), ([0], False, False), ([1e-6], 1e-6, True),
+    ],
+)  # fmt: skip
+def test_an_enum_and_a_const_are_equal_by_rfc_8785(
+    listed: list[Any], given: Any, fits: bool
+) -> None:
+    for argument in ({"enum": listed}, {"const": listed[0]}, {"items": {"enum": listed}}):
+        declared = tool({"type": "object", "properties": {"to": argument}})
+        value = [given] if "items" in argument else given
+        if fits:
+            bound(declared=declared, to=value)
+        else:
+            with pytest.raises(BadProposal, match="must be"):
+                bound(declared=declared, to=value)

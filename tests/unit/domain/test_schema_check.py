@@ -70,6 +70,12 @@ def test_schemas_of_servers_are_taken_as_they_come(document: dict[str, Any]) -> 
         (of({"$ref": "http://x.example/s.json"}), "properties/x/$ref", "own $defs", "$defs/NAME"),
         (of({"$ref": "#/properties/x"}), "properties/x/$ref", "own $defs", "$defs/NAME"),
         (of({"$ref": "#"}), "properties/x/$ref", "own $defs", "$defs/NAME"),
+        # The validator would decode it, and ask another schema than was looked at here.
+        (of({"$ref": "#/$defs/a%20b"}, **{"$defs": {"a%20b": {}, "a b": {}}}), "properties/x/$ref",
+         "plain name", "letters"),
+        (of({"$ref": "#/$defs/a~1b"}, **{"$defs": {"a/b": {}}}), "properties/x/$ref", "plain name",
+         "letters"),
+        (of({"$ref": "#/$defs/"}, **{"$defs": {"": {}}}), "properties/x/$ref", "plain name", ""),
         (of({"$ref": "#/$defs/no"}), "properties/x/$ref", "leads nowhere", "$defs/NAME"),
         (of({"$defs": {}}), "properties/x/$defs", "top only", "move"),
         (of({}, **{"$schema": "http://json-schema.org/draft-04/schema#"}), "$schema", "not read",
@@ -80,7 +86,8 @@ def test_schemas_of_servers_are_taken_as_they_come(document: dict[str, Any]) -> 
         (of({"properties": {"*": {}}}), "properties/x/properties/*", "cannot name", "without *"),
         ({"type": "object", "properties": {1: {}}}, "properties/1", "no text", "quotes"),
         (of({"enum": [{1: 2}]}), "properties/x/enum/0/1", "no text", "quotes"),
-        (of({"maximum": 1e300}), "", "not exact", "numbers"),
+        (of({"maximum": 1e300}), "properties/x/maximum", "not exact", "leave"),
+        (of({"items": {"maximum": 2**64 - 1}}), "properties/x/items/maximum", "not exact", "leave"),
         (of({"maximum": float("inf")}), "", "not JSON", "numbers"),
         (of({"description": "a" * MAX_BYTES}), "", "bytes long", "declare less"),
     ],
@@ -114,6 +121,17 @@ def test_a_schema_that_grows_when_it_is_read_is_refused() -> None:
     found = find_schema_problems(doubling(400))
     assert any("schemas" in problem.what or "deeper" in problem.what for problem in found)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [{"anyOf": [{}] * 16_000}, {"allOf": [True] * 12_000},
+     {"properties": {f"{n:x}": {} for n in range(5_000)}}],
+)  # fmt: skip
+def test_a_wide_schema_is_refused_before_it_is_looked_at_closely(wide: dict[str, Any]) -> None:
+    began = time.process_time()
+    assert f"at most {MAX_SCHEMAS:,}" in said(of(wide))[1]
+    assert time.process_time() - began < 1
 
 
 def test_a_deep_schema_is_refused_with_and_without_references() -> None:

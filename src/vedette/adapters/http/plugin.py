@@ -16,6 +16,7 @@ from vedette.adapters.http.template import (
 from vedette.config.agent_file import ToolFile
 from vedette.config.problem import did_you_mean
 from vedette.config.yaml import KeyPath
+from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.canonical import canonicalize
 from vedette.domain.ports.plugin import TableProblem, ToolPerformer, ToolPlugin
 
@@ -93,9 +94,11 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]
     if http.idempotency_header and (why := header_problem(http.idempotency_header)):
         yield ("http", "idempotency_header"), why, "write for example Idempotency-Key"
     try:
-        for name in body_arguments(http.body):
+        for name, is_alone in body_arguments(http.body):
             if name not in tool.kinds:
                 yield ("http", "body"), *_unknown_argument(tool, name)
+            elif not is_alone:
+                yield from _null_problems(tool, name, ("http", "body"), "a text")
         canonicalize(http.body)
     except BadTemplate as error:
         yield ("http", "body"), *_split_error(error)
@@ -119,6 +122,8 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]
             for name in template_arguments(value):
                 if name not in tool.kinds:
                     yield (*path, "where", pointer), *_unknown_argument(tool, name)
+                else:
+                    yield from _null_problems(tool, name, (*path, "where", pointer), "a text")
         except BadTemplate as error:
             yield (*path, "where", pointer), *_split_error(error)
 
@@ -156,9 +161,17 @@ def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Ite
     if kind.removesuffix("?") not in _SCALAR_KINDS:
         what = f"{name!r} is {kind}, which has no form in {where}"
         yield place, what, f"use a {', '.join(_SCALAR_KINDS)}"
+    yield from _null_problems(tool, name, place, where)
     if f"/{name}" not in tool.sinks:
         what = f"{name!r} decides where the request goes, and is no sink"
         yield place, what, f"add /{name} to sinks"
+
+
+def _null_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[TableProblem]:
+    """Say that what is decided about null could not be sent."""
+    if tool.schema is not None and name in ArgumentSchema(tool.schema).nullable():
+        what = f"{name!r} may be null, which has no form in {where}"
+        yield place, what, "leave null out of its type, and the argument out of required"
 
 
 def _unknown_argument(tool: ToolFile, name: str) -> tuple[str, str]:

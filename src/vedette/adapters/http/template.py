@@ -71,16 +71,23 @@ def template_arguments(template: str) -> list[str]:
     ]
 
 
-def body_arguments(template: Any) -> Iterator[str]:
-    """Yield the arguments that an HTTP tool's template of a body asks for. Raises BadTemplate."""
+def body_arguments(template: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the arguments that an HTTP tool's template of a body asks for, and whether each stands
+    alone: it is then itself, of whatever type, and else a part of a text. Raises BadTemplate.
+    """
     if isinstance(template, str):
-        yield from template_arguments(template)
+        for name in template_arguments(template):
+            yield name, _lone_argument(split_template(template)) is not None
     elif isinstance(template, Mapping):
         for value in template.values():
             yield from body_arguments(value)
     elif isinstance(template, list):
         for value in template:
             yield from body_arguments(value)
+
+
+def _lone_argument(parts: list[tuple[str, str | None]]) -> str | None:
+    return parts[0][1] if len(parts) == 2 and parts[0][0] == parts[1][0] == "" else None
 
 
 def check_url(template: str) -> None:
@@ -172,7 +179,7 @@ def _pair(template: str, values: Mapping[str, Any]) -> str | None:
     for fixed, argument in split_template(value):
         text += fixed
         if argument is not None:
-            if values.get(argument) is None:
+            if argument not in values:
                 return None
             text += quote(_argument_text(argument, values), safe="")
     return f"{name}{equals}{text}"
@@ -215,7 +222,9 @@ _OMITTED = object()
 
 
 def _fill_body(template: Any, values: Mapping[str, Any]) -> Any:
-    """Return the body: `{argument}` alone is the argument itself, whatever its type."""
+    """Return the body: `{argument}` alone is the argument itself, whatever its type, and left out
+    where that was; null was given.
+    """
     if isinstance(template, Mapping):
         pairs = ((name, _fill_body(value, values)) for name, value in template.items())
         return {name: value for name, value in pairs if value is not _OMITTED}
@@ -223,11 +232,15 @@ def _fill_body(template: Any, values: Mapping[str, Any]) -> Any:
         return [v for value in template if (v := _fill_body(value, values)) is not _OMITTED]
     if not isinstance(template, str):
         return template
-    whole = split_template(template)
-    if len(whole) == 2 and whole[0][0] == "" and whole[1][0] == "":
-        name = whole[0][1]
-        return _OMITTED if name is None or values.get(name) is None else values[name]
-    return "".join(
-        fixed + ("" if name is None or values.get(name) is None else _plain_text(values[name]))
-        for fixed, name in whole
-    )
+    parts = split_template(template)
+    if (name := _lone_argument(parts)) is not None:
+        return values.get(name, _OMITTED)
+    return "".join(fixed + _body_text(name, values) for fixed, name in parts)
+
+
+def _body_text(name: str | None, values: Mapping[str, Any]) -> str:
+    if name is None or name not in values:
+        return ""
+    if values[name] is None:
+        raise BadArgument(f"argument {name!r} is null, which has no form in a text")
+    return _plain_text(values[name])

@@ -218,6 +218,22 @@ def test_a_fraction_is_written_as_json_writes_it() -> None:
     assert request.body == {"sum": 12.5, "note": "at 0.000003"}
 
 
+def test_null_is_sent_as_null_and_what_was_left_out_is_left_out() -> None:
+    spec = {
+        "method": "PUT", "url": "/issues?of={of}",
+        "body": {"assignee": "{who}", "all": ["{who}"], "note": "for {of}", "id": 1},
+    }  # fmt: skip
+    given = build_request(spec, {"who": None}, "k")
+    assert given.body == {"assignee": None, "all": [None], "note": "for ", "id": 1}
+    assert given.target == "/issues"
+    assert build_request(spec, {}, "k").body == {"all": [], "note": "for ", "id": 1}
+    for template in ({"url": "/issues/{who}"}, {"url": "/issues?of={who}"},
+                     {"url": "/issues", "body": {"note": "for {who}"}},
+                     {"url": "/issues", "headers": {"X-Who": "{who}"}}):  # fmt: skip
+        with pytest.raises(BadArgument):
+            build_request(template, {"who": None}, "k")
+
+
 @pytest.mark.parametrize(
     ("readers", "expected"),
     [(frozenset({"b@harbour.example", "a@harbour.example"}), "a@harbour.example,b@harbour.example"),
@@ -719,12 +735,23 @@ def test_a_wrong_target_is_told(tmp_path: Path, table: str, expected: str) -> No
     assert load_settings(file).targets["shop"]["kind"] == "http"
 
 
+WORDS = "wire.send, verb: send, resource: wire, args: {to: string, text: string}"
+
+
+def by_schema(to: str = "string", text: str = "string") -> str:
+    properties = f"{{to: {{type: {to}}}, text: {{type: {text}}}}}"
+    schema = f"{{type: object, properties: {properties}, required: [to, text]}}"
+    return WORDS.partition("args:")[0] + f"schema: {schema}"
+
+
 # --- vedette check -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
+        (WORDS, by_schema(to="[string, 'null']"), "'to' may be null, which has no form in the URL"),
+        (WORDS, by_schema(text="[string, 'null']"), None),
         ("/items/{to}", "https://api.example/items/{to}", "no path"),
         ("/items/{to}", "//evil.example/{to}", "no path"),
         ("/items/{to}", "/../{to}", "goes up"),

@@ -30,7 +30,7 @@ from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
 from vedette.domain.argument_schema import ArgumentSchema
-from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.origin import Ref, escape_pointer
 
 # How a model writes a reference: this, then a JSON Pointer without its first slash.
@@ -111,7 +111,10 @@ class DeclaredTool(BaseTool):
             return given
         # The record keeps a fraction as its decimal text.
         places = {"/" + escape_pointer(name) for name in given}
-        return ArgumentSchema(self.schema).read_numbers(given, places)
+        try:
+            return ArgumentSchema(self.schema).read_numbers(self.tool, given, places)
+        except BadProposal:  # too much of it, so that it was refused
+            return given
 
 
 def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:
