@@ -149,7 +149,8 @@ class AgentCalls:
 
         Raises NotFound for one that is not this agent's, as for one that is nobody's.
         """
-        return await self._follow(agent, call, min(max(wait_s, 0.0), MAX_WAIT_S), OPEN)
+        # In this order, so that NaN is no wait: an event loop that sleeps for NaN loses its timers.
+        return await self._follow(agent, call, min(max(0.0, wait_s), MAX_WAIT_S), OPEN)
 
     async def _follow(
         self, agent: Agent, call: str, wait_s: float, until: Collection[str]

@@ -20,6 +20,7 @@ import vedette
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Unavailable, VedetteError
 from vedette.domain.client_call import ClientCall
+from vedette.domain.cloudevents import load_json
 from vedette.interfaces.http.agent_requests import read_body
 from vedette.interfaces.http.agent_responses import error_response
 from vedette.interfaces.http.agent_tokens import AgentTokens
@@ -82,6 +83,7 @@ class McpServer:
         try:
             async with self._tokens.admit(request.headers.get("authorization")) as agent:
                 body = await read_body(request, self._max_body_bytes)
+                load_json(body)  # as strict as the HTTP API, which the SDK's parser is not
                 server = await self._load()
                 await self._serve(
                     server, {**scope, _AGENT: agent}, _replay_body(body, receive), send
@@ -162,7 +164,7 @@ class McpServer:
             call = ""  # of nobody, and so answered
         if isinstance(wait_s, bool) or not isinstance(wait_s, int | float):
             wait_s = CALL_WAIT_S
-        return await self._calls.outcome(agent, call, float(wait_s))
+        return await self._calls.outcome(agent, call, wait_s)
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
