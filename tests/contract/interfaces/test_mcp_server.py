@@ -198,7 +198,7 @@ async def test_a_token_of_nobody_is_401_before_anything_is_read(address: str, to
 
 async def post_raw(address: str, arguments: str) -> httpx.Response:
     """Send a tools/call whose arguments are this text, be it JSON or not."""
-    body = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%s}' % arguments
+    body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{arguments}}}'
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     async with client(address) as courier:
         return await courier.post("/mcp", content=body, headers=headers)
@@ -213,7 +213,7 @@ async def test_an_odd_wait_ends_and_leaves_the_timers_of_others(
 ) -> None:
     async with client(address) as courier:
         held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
-    odd = '{"name":"outcome","arguments":{"call":"%s","wait_s":%s}}' % (held["call"], wait)
+    odd = '{{"name":"outcome","arguments":{{"call":"{}","wait_s":{}}}}}'.format(held["call"], wait)
     async with asyncio.timeout(10):
         answer = await post_raw(address, odd)
     assert answer.status_code == status, answer.text
@@ -237,7 +237,9 @@ async def test_a_wait_beyond_all_numbers_is_the_longest(
 ) -> None:
     async with client(address) as courier:
         held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
-    odd = '{"name":"outcome","arguments":{"call":"%s","wait_s":1%s}}' % (held["call"], "0" * 400)
+    odd = '{{"name":"outcome","arguments":{{"call":"{}","wait_s":1{}}}}}'.format(
+        held["call"], "0" * 400
+    )
     waiting = asyncio.create_task(post_raw(address, odd))
     await asyncio.sleep(0.3)
     assert not waiting.done()
@@ -260,7 +262,7 @@ async def test_a_wait_beyond_all_numbers_is_the_longest(
 async def test_what_the_api_would_not_read_mcp_does_not(
     fleet: FleetHarness, address: str, arguments: str
 ) -> None:
-    answer = await post_raw(address, '{"name":"wire_send","arguments":%s}' % arguments)
+    answer = await post_raw(address, f'{{"name":"wire_send","arguments":{arguments}}}')
     assert answer.status_code == 400, answer.text
     assert set(answer.json()["error"]) == {"code", "what", "where", "mend"}
     assert fleet.entries("event.accepted") == []
