@@ -18,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.clients import COURIER, DESK, PORTER, client, client_fleet, post_call, served
 
 from vedette.interfaces.http import mcp_server
+from vedette.interfaces.http.agent_tokens import MAX_OPEN
 from vedette.interfaces.http.mcp_server import KEY_META
 from vedette.operations.agent_calls import AgentCalls
 from vedette.testing.harness import FleetHarness
@@ -194,6 +195,55 @@ async def test_a_token_of_nobody_is_401_before_anything_is_read(address: str, to
     with pytest.raises((MCPError, httpx2.HTTPError, BaseExceptionGroup)):
         async with connected(address, token or "none"):
             pass
+
+
+_2026 = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+async def test_who_hangs_up_waits_no_longer_and_takes_no_room(
+    fleet: FleetHarness, address: str, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = int(address.rpartition(":")[2])
+    async with client(address) as courier:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+        params: dict[str, Any] = {
+            "name": "outcome", "arguments": {"call": held["call"], "wait_s": 30},
+            **({"_meta": _2026} if version > "2026" else {}),
+        }  # fmt: skip
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {COURIER}\r\n"
+            "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+            f"MCP-Protocol-Version: {version}\r\nMcp-Method: tools/call\r\nMcp-Name: outcome\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+
+        async def wait_for_room(status: int) -> None:
+            async with asyncio.timeout(20):
+                while (await courier.get("/v1/agent/tools")).status_code != status:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        waiting = []
+        for _ in range(MAX_OPEN):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write((head + body).encode())
+            waiting.append(writer)
+        await wait_for_room(429)  # the control: all of them are open
+        for writer in waiting:
+            writer.close()
+        await wait_for_room(200)
+        # All of them ended: as many find room again, and the hold is still there for a person.
+        path = f"/v1/agent/calls/{held['call']}?wait_s=1"
+        answers = await asyncio.gather(*(courier.get(path) for _ in range(MAX_OPEN)))
+        assert {answer.status_code for answer in answers} == {200}
+    (row,) = fleet.app.store.runs.actions(held["call"])
+    assert row.hold == "open"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def post_raw(address: str, arguments: str) -> httpx.Response:
