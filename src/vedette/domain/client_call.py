@@ -6,7 +6,8 @@ writes them (`ref:/charter/desk`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from msgspec import Struct
 from vedette.domain.action import Proposal, check_confidence
 from vedette.domain.agent import Agent, call_source
 from vedette.domain.base.canonical import canonicalize, normalize_json, sha256_hex, short_id
-from vedette.domain.base.clock import from_iso, iso
+from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.event import CALL_TYPE, Event
 from vedette.domain.origin import Ref
@@ -70,17 +71,14 @@ class ClientCall(Struct, frozen=True):
         value = normalize_json({"tool": self.tool, "args": dict(self.args)})
         return sha256_hex(canonicalize(value))
 
-    def event(self, fleet: str, agent: Agent, now_us: int, window_us: int, back: int = 0) -> Event:
+    def event(self, fleet: str, agent: Agent, now_us: int, generation: int = 0) -> Event:
         """Return the event of the call; calls with one id are one.
 
-        The id is made of the agent and the key; without a key of the digest, and of the window in
-        which it is made, or the one so many windows `back`.
+        The id is made of the agent and the key; without a key of the digest, and of how many such
+        calls were made before (`generation`). No clock is in it.
         """
         parts: tuple[str | int, ...]
-        if self.key is None:
-            parts = ("digest", self.digest, now_us // window_us - back)
-        else:
-            parts = ("key", self.key)
+        parts = ("digest", self.digest, generation) if self.key is None else ("key", self.key)
         name = short_id("call", agent.name, *parts)
         return Event(
             source=call_source(fleet, agent.name),
@@ -107,9 +105,15 @@ class ClientCall(Struct, frozen=True):
         )
 
 
-def is_within(event: Event, now_us: int, window_us: int) -> bool:
-    """Say whether the event of a call is younger than the window of calls without a key."""
-    return event.time is not None and from_iso(event.time) > now_us - window_us
+def count_generations(exists: Callable[[int], bool]) -> int:
+    """Return how many generations of a call there are; each is made after the one before it.
+
+    `exists` says whether there is a generation, from 0 on. It is asked a logarithm of the answer.
+    """
+    end = 1
+    while exists(end - 1):
+        end *= 2
+    return bisect_left(range(end), True, lo=end // 2, key=lambda one: not exists(one))
 
 
 def call_proposal(event: Event) -> Proposal:

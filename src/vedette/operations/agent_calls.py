@@ -25,7 +25,7 @@ from vedette.domain.client_call import (
     ClientCall,
     call_proposal,
     client_confidence,
-    is_within,
+    count_generations,
 )
 from vedette.domain.decision import DecisionContext
 from vedette.domain.event import Event
@@ -119,7 +119,7 @@ class AgentCalls:
         Temporary if nothing is known to be durable: the same may be called again.
         """
         now_us = self._services.clock.now_us()
-        event = self._find_known(agent, call, now_us)
+        event = self._find_event(agent, call, now_us)
         try:
             async with asyncio.timeout(wait_s):
                 receipt = await self._intake.accept_call(event)
@@ -134,22 +134,38 @@ class AgentCalls:
                 raise BadCommand(what, mend="give each call a key of its own", code="key-reused")
         return await self._follow(agent, event_run_id(event.key, agent.name), wait_s, {"pending"})
 
-    def _find_known(self, agent: Agent, call: ClientCall, now_us: int) -> Event:
-        """Return the event of a call: of one like it that is young enough, if there is one."""
-        fleet, window_us = self._services.fleet.name, self._window_us
-        if call.key is None:
-            before = call.event(fleet, agent, now_us, window_us, back=1)
-            first = self._services.store.runs.event(before.key)
-            if first is not None and is_within(first, now_us, window_us):
-                return before
-        return call.event(fleet, agent, now_us, window_us)
+    def _find_event(self, agent: Agent, call: ClientCall, now_us: int) -> Event:
+        """Return the event of a call: without a key of the newest like it, or of one after that.
+
+        Two that find the same newest one too old make one event: its id is of no clock, and the
+        store takes an id once.
+        """
+        fleet, runs = self._services.fleet.name, self._services.store.runs
+
+        def find_run(generation: int) -> Run | None:
+            event = call.event(fleet, agent, now_us, generation)
+            return runs.run(event_run_id(event.key, agent.name))
+
+        if call.key is not None:
+            return call.event(fleet, agent, now_us)
+        known = count_generations(lambda generation: find_run(generation) is not None)
+        newest = find_run(known - 1) if known else None
+        if newest is not None and self._accepted_us(newest) > now_us - self._window_us:
+            known -= 1
+        return call.event(fleet, agent, now_us, known)
+
+    def _accepted_us(self, run: Run) -> int:
+        """Return when a run's event was accepted, by the ledger: that stays when it is erased."""
+        entry = self._services.store.ledger.entry(run.position)
+        return 0 if entry is None else int(orjson.loads(entry[1])["at"])
 
     async def outcome(self, agent: Agent, call: str, wait_s: float = 0.0) -> Outcome:
         """Return what came of a call, after waiting as long as it is not over.
 
         Raises NotFound for one that is not this agent's, as for one that is nobody's.
         """
-        return await self._follow(agent, call, min(max(wait_s, 0.0), MAX_WAIT_S), OPEN)
+        # In this order, so that NaN is no wait: an event loop that sleeps for NaN loses its timers.
+        return await self._follow(agent, call, min(max(0.0, wait_s), MAX_WAIT_S), OPEN)
 
     async def _follow(
         self, agent: Agent, call: str, wait_s: float, until: Collection[str]
@@ -230,7 +246,7 @@ class AgentCalls:
         """
         services = self._services
         now_us = services.clock.now_us()
-        event = call.event(services.fleet.name, agent, now_us, self._window_us)
+        event = call.event(services.fleet.name, agent, now_us)
         run = Run(event_run_id(event.key, agent.name), event.key, agent.name, event.id, 0)
         # Of the rows of its collection a call that there is not has none.
         context = RunContext(services, run, 0, replace(agent, collection=None), event, [])

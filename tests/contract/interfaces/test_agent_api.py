@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from vedette.app.remote_workers import build_tokens
 from vedette.config.settings import Sender
 from vedette.domain.client_call import ClientCall
 from vedette.domain.effect import Outcome
+from vedette.domain.event import Event
+from vedette.domain.ports.sources import Receipt
+from vedette.operations.agent_calls import AgentCalls
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World
@@ -599,3 +602,88 @@ async def test_the_window_of_calls_without_a_key_slides(tmp_path: Path, world: W
         clock.advance(41_000_000)
         assert (await post_call(courier, "wire.send", args))["call"] != first["call"]
     assert world.effects() == 2
+
+
+WINDOW_US = 60_000_000
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("earlier", [0, 1], ids=["the first", "one after another"])
+async def test_at_the_edge_of_the_window_two_calls_are_one(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, earlier: int
+) -> None:
+    clock = ManualClock()
+    fleet = client_fleet(tmp_path, world, clock=clock)
+    args = {"to": DESK, "text": "once"}
+    arrived: list[Event] = []
+    gate = asyncio.Event()
+    async with (
+        fleet,
+        served(fleet, call_window_us=WINDOW_US) as address,
+        client(address) as one,
+        client(address) as two,
+    ):
+        for _ in range(earlier):
+            await post_call(one, "wire.send", args)
+            clock.advance(WINDOW_US)
+        accept = fleet.app.intake.accept_call
+
+        async def accept_late(event: Event) -> Receipt:
+            arrived.append(event)
+            if len(arrived) == 1:
+                await gate.wait()  # the store is slow: backpressure, or a sync of the disk
+            return await accept(event)
+
+        monkeypatch.setattr(fleet.app.intake, "accept_call", accept_late)
+        clock.advance(WINDOW_US - clock.now_us() % WINDOW_US - 1_000)
+        first = asyncio.create_task(post_call(one, "wire.send", args))
+        await wait_until(lambda: len(arrived) == 1)
+        clock.advance(2_000)
+        second = asyncio.create_task(post_call(two, "wire.send", args))
+        await wait_until(lambda: len(arrived) == 2)
+        gate.set()
+        assert (await first)["call"] == (await second)["call"]
+    assert world.effects() == earlier + 1
+
+
+@pytest.mark.parametrize("behind_us", [2_000, 90_000_000, -2_000])
+async def test_another_clock_makes_no_second_call(
+    tmp_path: Path, world: World, behind_us: int
+) -> None:
+    clock = ManualClock()
+    fleet = client_fleet(tmp_path, world, clock=clock)
+    call = ClientCall("wire.send", {"to": DESK, "text": "once"})
+    async with fleet:
+        services = fleet.app.services
+        other = replace(services, clock=ManualClock(clock.now_us() - behind_us))
+        calls = [
+            AgentCalls(each, fleet.app.intake, window_us=WINDOW_US) for each in (services, other)
+        ]
+        courier = services.fleet.agents["courier"]
+        clock.advance(WINDOW_US - clock.now_us() % WINDOW_US + 1_000)
+        first = await calls[0].call(courier, call)
+        again = await calls[1].call(courier, call)
+        assert again["call"] == first["call"]
+        await fleet.wait_until_idle()
+    assert world.effects() == 1
+
+
+async def test_the_window_is_counted_from_the_newest_of_many(tmp_path: Path, world: World) -> None:
+    clock = ManualClock()
+    fleet = client_fleet(tmp_path, world, clock=clock)
+    args = {"to": DESK, "text": "hourly"}
+    async with (
+        fleet,
+        served(fleet, call_window_us=WINDOW_US) as address,
+        client(address) as courier,
+    ):
+        for number in range(1, 6):
+            clock.advance(WINDOW_US + 1_000_000)
+            answers = [await post_call(courier, "wire.send", args) for _ in range(3)]
+            assert len({answer["call"] for answer in answers}) == 1
+            assert world.effects() == number

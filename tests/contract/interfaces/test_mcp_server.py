@@ -18,7 +18,9 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.clients import COURIER, DESK, PORTER, client, client_fleet, post_call, served
 
 from vedette.interfaces.http import mcp_server
+from vedette.interfaces.http.agent_tokens import MAX_OPEN
 from vedette.interfaces.http.mcp_server import KEY_META
+from vedette.operations.agent_calls import AgentCalls
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World
 
@@ -193,6 +195,127 @@ async def test_a_token_of_nobody_is_401_before_anything_is_read(address: str, to
     with pytest.raises((MCPError, httpx2.HTTPError, BaseExceptionGroup)):
         async with connected(address, token or "none"):
             pass
+
+
+_2026 = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+async def test_who_hangs_up_waits_no_longer_and_takes_no_room(
+    fleet: FleetHarness, address: str, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = int(address.rpartition(":")[2])
+    async with client(address) as courier:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+        params: dict[str, Any] = {
+            "name": "outcome", "arguments": {"call": held["call"], "wait_s": 30},
+            **({"_meta": _2026} if version > "2026" else {}),
+        }  # fmt: skip
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        head = (
+            f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {COURIER}\r\n"
+            "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+            f"MCP-Protocol-Version: {version}\r\nMcp-Method: tools/call\r\nMcp-Name: outcome\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+
+        async def wait_for_room(status: int) -> None:
+            async with asyncio.timeout(20):
+                while (await courier.get("/v1/agent/tools")).status_code != status:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        waiting = []
+        for _ in range(MAX_OPEN):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write((head + body).encode())
+            waiting.append(writer)
+        await wait_for_room(429)  # the control: all of them are open
+        for writer in waiting:
+            writer.close()
+        await wait_for_room(200)
+        # All of them ended: as many find room again, and the hold is still there for a person.
+        path = f"/v1/agent/calls/{held['call']}?wait_s=1"
+        answers = await asyncio.gather(*(courier.get(path) for _ in range(MAX_OPEN)))
+        assert {answer.status_code for answer in answers} == {200}
+    (row,) = fleet.app.store.runs.actions(held["call"])
+    assert row.hold == "open"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def post_raw(address: str, arguments: str) -> httpx.Response:
+    """Send a tools/call whose arguments are this text, be it JSON or not."""
+    body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{arguments}}}'
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    async with client(address) as courier:
+        return await courier.post("/mcp", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("wait", "status"),
+    [("NaN", 400), ("Infinity", 400), ("-1", 200), ("-1e400", 400), ("true", 200), ('"x"', 200)],
+)
+async def test_an_odd_wait_ends_and_leaves_the_timers_of_others(
+    address: str, caplog: pytest.LogCaptureFixture, wait: str, status: int
+) -> None:
+    async with client(address) as courier:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+    odd = '{{"name":"outcome","arguments":{{"call":"{}","wait_s":{}}}}}'.format(held["call"], wait)
+    async with asyncio.timeout(10):
+        answer = await post_raw(address, odd)
+    assert answer.status_code == status, answer.text
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize(
+    "wait_s", [float("nan"), float("-inf"), -(10**400)], ids=["nan", "-inf", "-1e400"]
+)
+async def test_a_wait_of_no_length_is_none(fleet: FleetHarness, address: str, wait_s: Any) -> None:
+    async with client(address) as courier:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+    calls = AgentCalls(fleet.app.services, fleet.app.intake, window_us=1)
+    agent = fleet.app.services.fleet.agents["courier"]
+    async with asyncio.timeout(5):
+        assert (await calls.outcome(agent, held["call"], wait_s))["status"] == "held"
+
+
+async def test_a_wait_beyond_all_numbers_is_the_longest(
+    fleet: FleetHarness, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client(address) as courier:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+    odd = '{{"name":"outcome","arguments":{{"call":"{}","wait_s":1{}}}}}'.format(
+        held["call"], "0" * 400
+    )
+    waiting = asyncio.create_task(post_raw(address, odd))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    (row,) = fleet.app.store.runs.actions(held["call"])
+    await fleet.approve(row)
+    answer = await waiting
+    assert answer.json()["result"]["structuredContent"]["status"] == "done"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"to": "x", "text": NaN}',
+        '{"text": "a", "text": "b"}',
+        '{"text": %s}' % ("[" * 150 + "]" * 150),
+    ],
+    ids=["NaN", "twice", "deep"],
+)
+async def test_what_the_api_would_not_read_mcp_does_not(
+    fleet: FleetHarness, address: str, arguments: str
+) -> None:
+    answer = await post_raw(address, f'{{"name":"wire_send","arguments":{arguments}}}')
+    assert answer.status_code == 400, answer.text
+    assert set(answer.json()["error"]) == {"code", "what", "where", "mend"}
+    assert fleet.entries("event.accepted") == []
 
 
 @pytest.mark.parametrize(

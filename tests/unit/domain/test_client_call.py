@@ -16,7 +16,7 @@ from vedette.domain.client_call import (
     ClientCall,
     call_proposal,
     client_confidence,
-    is_within,
+    count_generations,
 )
 from vedette.domain.event import CALL_TYPE, Event
 from vedette.domain.identity import Identity
@@ -39,8 +39,8 @@ def agent(name: str, **more: Any) -> Agent:
 COURIER, PORTER = agent("courier"), agent("porter")
 
 
-def event(call: ClientCall, at_us: int = 0, one: Agent = COURIER, back: int = 0) -> Event:
-    return call.event("harbour", one, at_us, MINUTE, back)
+def event(call: ClientCall, at_us: int = 0, one: Agent = COURIER, generation: int = 0) -> Event:
+    return call.event("harbour", one, at_us, generation)
 
 
 def test_calls_with_one_key_are_one_of_each_agent() -> None:
@@ -50,15 +50,24 @@ def test_calls_with_one_key_are_one_of_each_agent() -> None:
     assert event(KEYED).id != event(KEYED, one=PORTER).id
 
 
-def test_calls_without_a_key_are_one_within_a_window() -> None:
-    assert event(CALL, 1).key == event(CALL, MINUTE - 1).key
-    assert event(CALL, 1).key != event(CALL, MINUTE).key
-    assert event(CALL, MINUTE, back=1).key == event(CALL, 1).key
+def test_calls_without_a_key_are_one_of_each_generation_whatever_the_clock() -> None:
+    assert event(CALL, 1).key == event(CALL, 99 * MINUTE).key
+    assert event(CALL, generation=1).key != event(CALL).key
     assert event(CALL).key != event(replace(CALL, args={"page": "p"})).key
     assert event(CALL).key != event(replace(CALL, tool="book.read")).key
     assert event(CALL).key != event(KEYED).key
-    assert is_within(event(CALL, 1), MINUTE, MINUTE)
-    assert not is_within(event(CALL, 1), MINUTE + 1, MINUTE)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 7, 8, 9, 1000, 1023, 1024, 1025])
+def test_generations_are_counted_by_asking_for_few(number: int) -> None:
+    asked: list[int] = []
+
+    def exists(one: int) -> bool:
+        asked.append(one)
+        return one < number
+
+    assert count_generations(exists) == number
+    assert len(asked) <= 24
 
 
 def test_a_digest_and_a_key_that_look_alike_are_not_one() -> None:

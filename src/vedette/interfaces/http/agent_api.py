@@ -16,7 +16,7 @@ are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vedette.app.remote_workers import build_tokens
@@ -31,13 +31,13 @@ from vedette.domain.base.errors import (
 from vedette.domain.client_call import ClientCall
 from vedette.domain.cloudevents import load_json
 from vedette.interfaces.http.agent_openapi import build_openapi
-from vedette.interfaces.http.agent_requests import read_body
+from vedette.interfaces.http.agent_requests import read_body, while_connected
 from vedette.interfaces.http.agent_responses import error_response, json_response
 from vedette.interfaces.http.agent_tokens import AgentTokens
 from vedette.interfaces.http.hosts import AllowedHosts
 from vedette.interfaces.http.mcp_server import McpServer
 from vedette.interfaces.http.request_drain import drain_request
-from vedette.operations.agent_calls import MAX_WAIT_S, AgentCalls, Outcome
+from vedette.operations.agent_calls import MAX_WAIT_S, AgentCalls
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -148,12 +148,12 @@ class AgentApi:
     async def _call(self, request: Request, agent: Agent) -> Answer:
         given = await self._read_object(request, needed="tool", known="tool args key")
         call = ClientCall.of(given["tool"], given.get("args"), given.get("key"))
-        return await _while_connected(request, self._calls.call(agent, call))
+        return await while_connected(request.receive, self._calls.call(agent, call))
 
     async def _outcome(self, request: Request, agent: Agent) -> Answer:
         wait_s = _read_wait(request.query_params.get("wait_s", "0"))
         work = self._calls.outcome(agent, request.path_params["id"], wait_s)
-        return await _while_connected(request, work)
+        return await while_connected(request.receive, work)
 
     async def _evaluate(self, request: Request, agent: Agent) -> Answer:
         given = await self._read_object(
@@ -181,28 +181,6 @@ class AgentApi:
             except BadProposal as error:
                 reason = {"outcome": "deny", "reason": error.code, "why": error.what}
         return {"decision": reason["outcome"] == "permit", "context": reason}
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Return what comes of a wait, for as long as the client is there; what it waits for goes on.
-
-    Raises Unavailable once it has gone: nobody reads that.
-    """
-    waiting, gone = asyncio.create_task(work), asyncio.create_task(_await_disconnect(request))
-    try:
-        await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise Unavailable("the client has gone")
-        return await waiting
-    finally:
-        for task in (waiting, gone):
-            task.cancel()
-        await asyncio.gather(waiting, gone, return_exceptions=True)
-
-
-async def _await_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _part(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:

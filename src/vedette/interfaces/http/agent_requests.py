@@ -1,14 +1,18 @@
-"""Requests of agents' clients: their bodies, read whole, within bounds and in time."""
+"""Requests of agents' clients: their bodies, read whole, within bounds and in time; their end."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from vedette.domain.base.errors import BadCommand
+from vedette.domain.base.errors import BadCommand, Unavailable
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Receive
+
+T = TypeVar("T")
 
 READ_TIMEOUT_S = 10.0
 
@@ -34,3 +38,26 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     except (TimeoutError, ClientDisconnect) as error:
         raise BadCommand("the body did not come in time", code="too-slow") from error
     return bytes(raw)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work of a request that was read whole, for as long as its client is there.
+
+    What the work waits for goes on without it. Raises Unavailable once the client has gone: nobody
+    reads that.
+    """
+    waiting, gone = asyncio.create_task(work), asyncio.create_task(_await_disconnect(receive))
+    try:
+        await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise Unavailable("the client has gone")
+        return await waiting
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+        await asyncio.gather(waiting, gone, return_exceptions=True)
+
+
+async def _await_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -20,7 +20,8 @@ import vedette
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Unavailable, VedetteError
 from vedette.domain.client_call import ClientCall
-from vedette.interfaces.http.agent_requests import read_body
+from vedette.domain.cloudevents import load_json
+from vedette.interfaces.http.agent_requests import read_body, while_connected
 from vedette.interfaces.http.agent_responses import error_response
 from vedette.interfaces.http.agent_tokens import AgentTokens
 from vedette.interfaces.http.request_drain import drain_request
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server
     from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
     from starlette.routing import Route
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 # In `_meta` of tools/call: calls with one key are one call (the prefix is ours, as MCP asks).
 KEY_META = "vedette/key"
@@ -82,10 +83,11 @@ class McpServer:
         try:
             async with self._tokens.admit(request.headers.get("authorization")) as agent:
                 body = await read_body(request, self._max_body_bytes)
+                load_json(body)  # as strict as the HTTP API, which the SDK's parser is not
                 server = await self._load()
-                await self._serve(
-                    server, {**scope, _AGENT: agent}, _replay_body(body, receive), send
-                )
+                work = self._serve(server, {**scope, _AGENT: agent}, body)
+                for message in await while_connected(receive, work):
+                    await send(message)
         except VedetteError as error:
             # What of its body is still to come is read for a moment, so that it reads this.
             await drain_request(request, self._max_body_bytes, 1.0)
@@ -113,15 +115,29 @@ class McpServer:
             self._server.middleware.clear()
         return self._server
 
-    async def _serve(self, server: Server[Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request with what lives as long as it does, and is cancelled with it."""
+    async def _serve(self, server: Server[Any], scope: Scope, body: bytes) -> list[Message]:
+        """Return the answer to one request, with what lives as long as it does.
+
+        With its answers in JSON the SDK does not listen for who hangs up: whoever awaits this does,
+        and cancels it, as long as nothing was sent.
+        """
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        answer: list[Message] = []
+
+        async def receive() -> Message:
+            return given.pop() if given else await asyncio.Future()
+
+        async def send(message: Message) -> None:
+            answer.append(message)
 
         manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, max_request_body_size=self._max_body_bytes
         )
         async with manager.run():
             await manager.handle_request(scope, receive, send)
+        return answer
 
     # --- what is asked ----------------------------------------------------------------------
 
@@ -162,17 +178,7 @@ class McpServer:
             call = ""  # of nobody, and so answered
         if isinstance(wait_s, bool) or not isinstance(wait_s, int | float):
             wait_s = CALL_WAIT_S
-        return await self._calls.outcome(agent, call, float(wait_s))
-
-
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the SDK a body that was read, and then what else the client does."""
-    pending = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_next() -> Any:
-        return pending.pop() if pending else await receive()
-
-    return receive_next
+        return await self._calls.outcome(agent, call, wait_s)
 
 
 def _agent_of(context: ServerRequestContext[Any]) -> Agent:
