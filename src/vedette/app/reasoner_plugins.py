@@ -15,7 +15,6 @@ from vedette.domain.ports.plugin import REASONERS, ReasonerContext, ReasonerPlug
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-    from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.ports.reasoner import Reasoner
     from vedette.memory.training_set import Lessons
@@ -25,12 +24,13 @@ class WorkerContext(ReasonerContext, frozen=True):
     """What is wired into a fleet's reasoners, beside what any plugin is given.
 
     `pool` is None where agents' code runs in the engine's process; with one `tools.prepare` is told
-    of an agent whose tools are about to be needed.
+    of an agent whose tools are about to be needed. `model_pool` is where models are asked from,
+    None where the engine's process asks them, or there are none.
     """
 
-    settings: Settings
     lessons: Lessons
     pool: WorkerPool | None
+    model_pool: WorkerPool | None
     tools: Any
 
 
@@ -58,24 +58,27 @@ class AdkPlugin(ReasonerPlugin):
 
     async def build(self, context: ReasonerContext) -> Reasoner:
         """Make what asks the models. Raises BadFleet for a root_agent that may do too much."""
-        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-        from vedette.app.workers import build_root_describer
-
         assert isinstance(context, WorkerContext)
+        if context.model_pool is not None:
+            from vedette.app.model_workers import build_model_reasoner
+
+            return await build_model_reasoner(context.fleet, context.model_pool)
+        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+
         agents = [one for one in context.fleet.agents.values() if one.reasoner == "adk"]
         folders = {agent.name: Path(agent.folder) for agent in agents}
         releases = {agent.name: agent.release for agent in agents}
         bounds = {agent.name: _token_bounds(agent) for agent in agents}
-        if context.pool is None:
-            return AdkReasoner(folders, bounds=bounds, releases=releases)
-        return await AdkReasoner.from_workers(
-            folders, build_root_describer(context.settings), bounds=bounds, releases=releases
-        )
+        return AdkReasoner(folders, bounds=bounds, releases=releases)
 
     async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
         """Load another release of an agent's root_agent; return what puts it in place."""
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+        from vedette.adapters.reasoners.workers.model_client import WorkerModels
+        from vedette.app.model_workers import prepare_model
 
+        if isinstance(reasoner, WorkerModels):
+            return await prepare_model(reasoner, agent)
         if not isinstance(reasoner, AdkReasoner):
             return lambda: None  # a rehearsal's, which loads none
         folder, bounds = Path(agent.folder), _token_bounds(agent)

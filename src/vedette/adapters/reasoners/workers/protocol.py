@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct, ValidationError, convert
+from msgspec import UNSET, Struct, ValidationError, convert, defstruct, structs
 
 from vedette.adapters.reasoners.workers.frames import BadFrame
 from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
@@ -27,9 +27,11 @@ from vedette.domain.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)
-PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT, TOOL, PERMITS = range(8, 18)
+PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT, TOOL, PERMITS, TRY = range(8, 19)
 # What a worker answers.
-DONE, FAILED, NEEDS_STATE, PERMIT_QUERY, PONG, NAME_QUERY = range(64, 70)
+DONE, FAILED, NEEDS_STATE, PERMIT_QUERY, PONG, NAME_QUERY, OWN_ERROR = range(64, 71)
+
+T = TypeVar("T")
 
 _VERSION = 2  # of marshal: the later ones look for shared parts, which costs more than it saves
 
@@ -123,6 +125,20 @@ def briefing_from_tuple(
     )  # fmt: skip
 
 
+def whole_briefing_to_dict(briefing: Briefing) -> dict[str, Any]:
+    """Return a briefing as built-in types, as it goes to a worker that has no part of it yet."""
+    fields = {name: getattr(briefing, name) for name in Briefing.__struct_fields__}
+    fields["event"] = event_to_tuple(briefing.event)
+    fields["memories"] = [memory_to_tuple(memory) for memory in briefing.memories]
+    return fields
+
+
+def whole_briefing_from_dict(fields: Mapping[str, Any]) -> Briefing:
+    """Return, in a worker, the briefing that `whole_briefing_to_dict` packed."""
+    event, memories = event_from_tuple(fields["event"]), memories_from_tuples(fields["memories"])
+    return Briefing(**{**fields, "event": event, "memories": memories})
+
+
 def call_to_tuple(call: Call) -> tuple[Any, ...]:
     """Return a call as built-in types, as it goes to a worker of tools."""
     return (
@@ -177,12 +193,20 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
 
     A confidence comes as it was said: the engine refuses what is none, wherever it was judged.
     """
-    try:
-        found = convert(read_plain(plain), _JudgementFields)
-    except (ValidationError, UnicodeEncodeError) as error:
-        raise BadFrame(f"no judgement: {error}") from error
+    found = _read_fields(plain, _JudgementFields)
     if not is_state_name(found.state):
         raise BadFrame("a state without a name")
+    return _build_judgement(found, blob)
+
+
+def _read_fields(plain: bytes, kind: type[T]) -> T:
+    try:
+        return convert(read_plain(plain), kind)
+    except (ValidationError, UnicodeEncodeError) as error:
+        raise BadFrame(f"no judgement: {error}") from error
+
+
+def _build_judgement(found: _JudgementFields, blob: bytes) -> ReasonerJudgement:
     return ReasonerJudgement(
         label=found.label,
         confidence=found.confidence,
@@ -195,6 +219,21 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
         checkpoint=blob if found.has_checkpoint else None,
         candidates=tuple(map(_read_candidate, found.candidates)),
         state=found.state,
+    )
+
+
+def pack_model_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
+    """Return a model's judgement in two parts: what judges say too, and all other fields."""
+    others = {name: getattr(judgement, name) for name in _ModelFields.__struct_fields__}
+    return pack_judgement(judgement)[0], pack_plain(others)
+
+
+def read_model_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
+    """Return the judgement that `pack_model_judgement` packed. Raises BadFrame."""
+    judged = _build_judgement(_read_fields(plain, _JudgementFields), b"")
+    others = _read_fields(blob, _ModelFields)
+    return structs.replace(
+        judged, **{name: getattr(others, name) for name in others.__struct_fields__}
     )
 
 
@@ -251,6 +290,18 @@ class _JudgementFields(Struct, array_like=True, forbid_unknown_fields=True):
     observed: bool
     has_checkpoint: bool
     state: str
+
+
+# The fields of a judgement that no judge sets: they go as they are.
+_ModelFields = defstruct(
+    "_ModelFields",
+    [
+        (one.name, one.type)
+        for one in structs.fields(ReasonerJudgement)
+        if one.name not in {*_JudgementFields.__struct_fields__, "checkpoint", "needs_state"}
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 def _read_proposal(fields: _ProposalFields) -> Proposal:

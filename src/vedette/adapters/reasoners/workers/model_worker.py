@@ -1,0 +1,145 @@
+"""A worker that asks one agent's model, several turns at once on one event loop.
+
+It runs the engine's own code, ADK's and the provider's client, with the model's credential, and no
+code of an agent: that is why it is told what a root_agent is, and may not read `agent.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from vedette.adapters.reasoners.workers import protocol
+from vedette.adapters.reasoners.workers.async_worker import AsyncWorker
+from vedette.adapters.reasoners.workers.confinement import ProgressRecord
+from vedette.adapters.reasoners.workers.frames import Frame, pack_frame
+from vedette.adapters.reasoners.workers.reasoner_worker import pack_answer, pack_failure
+from vedette.adapters.reasoners.workers.remote_error import pack_own_error
+from vedette.domain.base.errors import VedetteError
+from vedette.domain.memory import Briefing
+from vedette.domain.ports.reasoner import ReasonerJudgement
+
+# The call that the present task belongs to, and the tasks that it began.
+_call: ContextVar[int] = ContextVar("vedette_model_call", default=0)
+
+
+class ModelRunner(Protocol):
+    """The part of AdkReasoner that a worker needs."""
+
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement: ...
+
+
+# Makes what asks the model: (agent, folder, what is told of its root_agent, how long a turn may
+# take (seconds), the tokens that a call may read and write).
+MakeModelRunner = Callable[
+    [str, str, Mapping[str, Any], float, tuple[int | None, int | None]], ModelRunner
+]
+
+
+def serve_model(
+    connection: socket.socket,
+    progress: ProgressRecord,
+    agent: str,
+    make: MakeModelRunner,
+    *,
+    asks_names: bool = False,
+) -> None:
+    """Ask in a model worker until the engine hangs up; it resolves names if `asks_names`."""
+    worker = _ModelWorker(connection, progress, agent, make)
+    if asks_names:
+        worker.names.install()
+    asyncio.run(worker.serve())
+
+
+class _ModelWorker(AsyncWorker):
+    def __init__(
+        self, connection: socket.socket, progress: ProgressRecord, agent: str, make: MakeModelRunner
+    ) -> None:
+        super().__init__(connection, progress)
+        self._agent = agent
+        self._make = make
+        self._runner: ModelRunner
+        self._error: BaseException | None = None
+
+    async def serve(self) -> None:
+        asyncio.get_running_loop().set_task_factory(self._make_task)
+        await super().serve()
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        """Return a task that writes down whose it is, before each of its steps."""
+        return asyncio.Task(_NotedSteps(coro, self._progress), loop=loop, **options)
+
+    def handle_request(self, frame: Frame) -> None:
+        number, kind = frame.number, frame.kind
+        if kind == protocol.MAKE:
+            self._make_runner(protocol.read(frame.plain))
+            self.answer(pack_frame(number, protocol.DONE))
+        elif kind == protocol.TRY:
+            self.answer(pack_frame(number, protocol.DONE) if self._error is None
+                        else _pack_error(number, self._error))  # fmt: skip
+        else:
+            self.start_call(number, self._reason(number, frame.plain))
+
+    def _make_runner(self, payload: Any) -> None:
+        folder, description, timeout_s, bounds, environment = payload
+        # Of this process only, and in no file of /proc: that shows how a process was started.
+        os.environ.update(environment)
+        try:
+            self._runner = self._make(self._agent, folder, description, timeout_s, bounds)
+        except BaseException as error:
+            self._error = error  # said to everyone who asks something
+
+    async def _reason(self, number: int, plain: bytes) -> None:
+        _call.set(number)
+        self._progress.begin_call(number)
+        try:
+            if self._error is not None:
+                raise self._error
+            judgement = await self._runner.reason(
+                protocol.whole_briefing_from_dict(protocol.read(plain))
+            )
+            answer = pack_answer(number, *protocol.pack_model_judgement(judgement))
+        except BaseException as error:
+            answer = _pack_error(number, error)
+        self.answer_soon(answer)
+
+
+def _pack_error(number: int, error: BaseException) -> bytes:
+    if isinstance(error, VedetteError):
+        return pack_frame(number, protocol.OWN_ERROR, pack_own_error(error))
+    return pack_failure(number, error)
+
+
+class _NotedSteps(Coroutine[Any, Any, Any]):
+    """A coroutine that notes before each step which call it is a step of.
+
+    Whatever that step does to the process, the engine knows for whom it was made.
+    """
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], progress: ProgressRecord) -> None:
+        self._coro = coro
+        self._progress = progress
+
+    def send(self, value: Any) -> Any:
+        self._progress.begin(_call.get())
+        return self._coro.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._progress.begin(_call.get())
+        return self._coro.throw(*error)
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coro.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        # Libraries look at how far a task's coroutine is (`cr_running`, `cr_frame`).
+        return getattr(self._coro, name)

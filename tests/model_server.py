@@ -1,0 +1,143 @@
+"""A server on this machine that speaks as Gemini's does, and misbehaves when an event says so.
+
+The real clients speak to it: they are given its URL where they would be given another endpoint's.
+What a request asks for stands in the event of its briefing, as `"do"`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEY = "a-key-of-the-model"
+_DO = re.compile(r'\\"do\\":\s*\\"(\w+)\\"')
+_NUMBER = re.compile(r'\\"number\\":\s*(\d+)')
+
+
+class ModelServer(ThreadingHTTPServer):
+    """The server: `requests` are what it was asked for, by what to do, `keys` what it was shown."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[tuple[str, int]] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: set[str] = set()
+        self.hold = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Return where it is."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which Gemini's client asks it."""
+        return {"GOOGLE_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": self.url}
+
+    def count(self, do: str) -> int:
+        """Return how often it was asked to do something."""
+        return sum(done == do for done, _ in self.requests)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes is none."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ModelServer
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        found, number = _DO.search(text), _NUMBER.search(text)
+        do = found[1] if found else "answer"
+        self.server.requests.append((do, int(number[1]) if number else 0))
+        self.server.bodies.append(json.loads(text))
+        self.server.keys.add(self.headers.get("x-goog-api-key", ""))
+        getattr(self, f"do_{do}")(text)
+
+    def do_answer(self, text: str, words: str = "done") -> None:
+        usage = {"promptTokenCount": 7, "candidatesTokenCount": 2, "totalTokenCount": 9}
+        part = {"text": words}
+        self._say({
+            "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}],
+            "usageMetadata": usage,
+        })  # fmt: skip
+
+    def do_call(self, text: str) -> None:
+        """Call a tool with a number as the wire has it, a list, and a reference in it."""
+        if "functionResponse" in text:
+            return self.do_answer(text)
+        args = {"to": "ref:/charter/desk", "text": "hello"}
+        part = {"functionCall": {"name": "wire_send", "args": args}}
+        self._say({
+            "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 7, "totalTokenCount": 12},
+        })  # fmt: skip
+        return None
+
+    def do_slow(self, text: str) -> None:
+        time.sleep(0.3)
+        self.do_answer(text)
+
+    def do_held(self, text: str) -> None:
+        """Answer once the test lets it."""
+        self.server.hold.wait(60)
+        self.do_answer(text)
+
+    def do_block(self, text: str) -> None:
+        """Answer never."""
+        threading.Event().wait(600)
+
+    def do_huge(self, text: str) -> None:
+        """Answer with 20 MB in one argument of a call."""
+        args = {"to": "ref:/charter/desk", "text": "x" * 20_000_000}
+        part = {"functionCall": {"name": "wire_send", "args": args}}
+        self._say({
+            "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}],
+        })  # fmt: skip
+
+    def do_endless(self, text: str) -> None:
+        """Answer without an end, faster than anybody could keep."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        block = b"x" * (1 << 20)
+        self.wfile.write(b'1\r\n"\r\n')
+        with suppress(OSError):
+            for _ in range(20_000):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block))
+        self.close_connection = True
+
+    def _say(self, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def model_server() -> Iterator[ModelServer]:
+    """Open a server that speaks as Gemini's does."""
+    with ModelServer() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.hold.set()
+            server.shutdown()
+            thread.join()
