@@ -21,12 +21,16 @@ _NUMBER = re.compile(r'\\"number\\":\s*(\d+)')
 
 
 class ModelServer(ThreadingHTTPServer):
-    """The server: `requests` are what it was asked for, by what to do, `keys` what it was shown."""
+    """The server: `requests` are what it was asked to do, for which number, `keys` what it saw.
+
+    Without a word in the event it makes `call` (function, arguments) once in a run, if it has one.
+    """
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, call: tuple[str, dict[str, Any]] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.call = call
         self.requests: list[tuple[str, int]] = []
         self.bodies: list[dict[str, Any]] = []
         self.keys: set[str] = set()
@@ -57,31 +61,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers["Content-Length"])).decode()
         found, number = _DO.search(text), _NUMBER.search(text)
-        do = found[1] if found else "answer"
+        do = found[1] if found else "call" if self.server.call else "answer"
         self.server.requests.append((do, int(number[1]) if number else 0))
         self.server.bodies.append(json.loads(text))
         self.server.keys.add(self.headers.get("x-goog-api-key", ""))
         getattr(self, f"do_{do}")(text)
 
-    def do_answer(self, text: str, words: str = "done") -> None:
-        usage = {"promptTokenCount": 7, "candidatesTokenCount": 2, "totalTokenCount": 9}
-        part = {"text": words}
-        self._say({
-            "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}],
-            "usageMetadata": usage,
-        })  # fmt: skip
+    def do_answer(self, text: str) -> None:
+        self._say_part({"text": "done"})
 
     def do_call(self, text: str) -> None:
-        """Call a tool with a number as the wire has it, a list, and a reference in it."""
-        if "functionResponse" in text:
-            return self.do_answer(text)
-        args = {"to": "ref:/charter/desk", "text": "hello"}
-        part = {"functionCall": {"name": "wire_send", "args": args}}
-        self._say({
-            "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}],
-            "usageMetadata": {"promptTokenCount": 7, "totalTokenCount": 12},
-        })  # fmt: skip
-        return None
+        if "functionResponse" in text or self.server.call is None:
+            self.do_answer(text)
+        else:
+            self._say_call(*self.server.call)
 
     def do_slow(self, text: str) -> None:
         time.sleep(0.3)
@@ -98,11 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_huge(self, text: str) -> None:
         """Answer with 20 MB in one argument of a call."""
-        args = {"to": "ref:/charter/desk", "text": "x" * 20_000_000}
-        part = {"functionCall": {"name": "wire_send", "args": args}}
-        self._say({
-            "candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}],
-        })  # fmt: skip
+        self._say_call("mail_file", {"message": "x" * 20_000_000})
 
     def do_endless(self, text: str) -> None:
         """Answer without an end, faster than anybody could keep."""
@@ -117,6 +106,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block))
         self.close_connection = True
 
+    def _say_call(self, function: str, args: dict[str, Any]) -> None:
+        self._say_part({"functionCall": {"name": function, "args": args}})
+
+    def _say_part(self, part: dict[str, Any]) -> None:
+        content = {"role": "model", "parts": [part]}
+        usage = {"promptTokenCount": 7, "candidatesTokenCount": 2, "totalTokenCount": 9}
+        answer = {"content": content, "finishReason": "STOP"}
+        self._say({"candidates": [answer], "usageMetadata": usage})
+
     def _say(self, document: dict[str, Any]) -> None:
         data = json.dumps(document).encode()
         self.send_response(200)
@@ -130,9 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def model_server() -> Iterator[ModelServer]:
+def model_server(call: tuple[str, dict[str, Any]] | None = None) -> Iterator[ModelServer]:
     """Open a server that speaks as Gemini's does."""
-    with ModelServer() as server:
+    with ModelServer(call) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

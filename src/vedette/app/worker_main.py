@@ -101,7 +101,10 @@ def serve_worker(
     elif kind == "description":
         serve_root_agent(connection, progress, describe_root)
     elif kind == "model":
-        serve_model(connection, progress, agent, build_model_runner, asks_names=is_boxed)
+        memory = int(start_message["memory"])
+        serve_model(
+            connection, progress, agent, build_model_runner, memory=memory, asks_names=is_boxed
+        )
     else:
         serve_tools(connection, progress, agent, build_tool_runner, asks_names=is_boxed)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TURN_S = 60.0
 # What a turn gets beyond its time, in which its worker is to say itself that it is over; and then
 # again, to end it.
-_GRACE_S = 5.0
+GRACE_S = 5.0
 # How many workers of an agent may be at runs that ended one, beside its main worker.
 _MAX_SECONDARY = 4
 _SUSPECTS = 1024
@@ -265,11 +265,11 @@ class _ModelHandle(AsyncHandle):
 
     def overdue_reason(self, now: float) -> str:
         """Give up turns that took too long; say why the worker is to be killed."""
-        most = self._spec.timeout_s + _GRACE_S
+        most = self._spec.timeout_s + GRACE_S
         for call in list(self.pending.values()):
             if not isinstance(call, _PendingTurn):
                 continue
-            if call.given_up_at and now - call.given_up_at > _GRACE_S:
+            if call.given_up_at and now - call.given_up_at > GRACE_S:
                 # Whoever is at work now is not at fault.
                 self.kill(f"did not end a turn that took longer than {most:g} s", charge=False)
                 return ""

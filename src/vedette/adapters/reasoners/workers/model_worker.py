@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.async_worker import AsyncWorker
-from vedette.adapters.reasoners.workers.confinement import ProgressRecord
+from vedette.adapters.reasoners.workers.confinement import ProgressRecord, peak_bytes
 from vedette.adapters.reasoners.workers.frames import Frame, pack_frame
 from vedette.adapters.reasoners.workers.reasoner_worker import pack_answer, pack_failure
 from vedette.adapters.reasoners.workers.remote_error import pack_own_error
@@ -46,10 +46,14 @@ def serve_model(
     agent: str,
     make: MakeModelRunner,
     *,
+    memory: int,
     asks_names: bool = False,
 ) -> None:
-    """Ask in a model worker until the engine hangs up; it resolves names if `asks_names`."""
-    worker = _ModelWorker(connection, progress, agent, make)
+    """Ask in a model worker until the engine hangs up; it resolves names if `asks_names`.
+
+    It may take `memory` bytes beyond what it has now.
+    """
+    worker = _ModelWorker(connection, progress, agent, make, memory)
     if asks_names:
         worker.names.install()
     asyncio.run(worker.serve())
@@ -57,9 +61,16 @@ def serve_model(
 
 class _ModelWorker(AsyncWorker):
     def __init__(
-        self, connection: socket.socket, progress: ProgressRecord, agent: str, make: MakeModelRunner
+        self,
+        connection: socket.socket,
+        progress: ProgressRecord,
+        agent: str,
+        make: MakeModelRunner,
+        memory: int,
     ) -> None:
         super().__init__(connection, progress)
+        # Who has had nearly all of it met the limit, or will.
+        self._most_bytes = peak_bytes() + memory - memory // 8
         self._agent = agent
         self._make = make
         self._runner: ModelRunner
@@ -82,7 +93,7 @@ class _ModelWorker(AsyncWorker):
             self.answer(pack_frame(number, protocol.DONE))
         elif kind == protocol.TRY:
             self.answer(pack_frame(number, protocol.DONE) if self._error is None
-                        else _pack_error(number, self._error))  # fmt: skip
+                        else self._pack_error(number, self._error))  # fmt: skip
         else:
             self.start_call(number, self._reason(number, frame.plain))
 
@@ -106,14 +117,23 @@ class _ModelWorker(AsyncWorker):
             )
             answer = pack_answer(number, *protocol.pack_model_judgement(judgement))
         except BaseException as error:
-            answer = _pack_error(number, error)
+            answer = self._pack_error(number, error)
         self.answer_soon(answer)
 
+    def _pack_error(self, number: int, error: BaseException) -> bytes:
+        # Libraries catch it where it arises, and say that a connection was lost.
+        if _is_memory_error(error) or peak_bytes() > self._most_bytes:
+            return pack_failure(number, MemoryError())
+        if isinstance(error, VedetteError):
+            return pack_frame(number, protocol.OWN_ERROR, pack_own_error(error))
+        return pack_failure(number, error)
 
-def _pack_error(number: int, error: BaseException) -> bytes:
-    if isinstance(error, VedetteError):
-        return pack_frame(number, protocol.OWN_ERROR, pack_own_error(error))
-    return pack_failure(number, error)
+
+def _is_memory_error(error: BaseException | None) -> bool:
+    """Say whether an error is, or came of, memory that was not there."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__
+    return error is not None
 
 
 class _NotedSteps(Coroutine[Any, Any, Any]):
