@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
 # Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
 _NOT_DESCRIBED: Any = object()
-
-# Returns what is told of root_agents by the names of their agents, each with its folder and
-# release. See `read_root_agent`.
-Describe = Callable[[Mapping[str, tuple[Path, str]]], Awaitable[Mapping[str, Any]]]
 
 # A language model has no calibrated confidence: it is a constant, per agent in its charter, that
 # somebody measured. Until then a model is sure of nothing, and a person decides.
@@ -98,7 +94,6 @@ class AdkReasoner(StatelessReasoner):
         import_adk()
         bounds, releases, descriptions = bounds or {}, releases or {}, descriptions or {}
         self._timeout_s = timeout_s
-        self._describe: Describe | None = None
         self._model_for = model_for
         self._agents = {
             name: self._load(
@@ -110,28 +105,6 @@ class AdkReasoner(StatelessReasoner):
             )
             for name, folder in folders.items()
         }
-
-    @classmethod
-    async def from_workers(
-        cls,
-        folders: Mapping[str, Path],
-        describe: Describe,
-        *,
-        bounds: Mapping[str, tuple[int | None, int | None]],
-        releases: Mapping[str, str],
-    ) -> AdkReasoner:
-        """Return one that has none of the agents' code imported here: it goes by what it is told.
-
-        `describe` is asked for all root_agents, and for one at a later release. Raises what that
-        does, and BadFleet as the construction.
-        """
-        wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
-        # Workers import ADK too, at the same time.
-        descriptions, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
-        descriptions = {name: descriptions[name] for name in folders}
-        made = cls(folders, bounds=bounds, releases=releases, descriptions=descriptions)
-        made._describe = describe
-        return made
 
     def _load(
         self,
@@ -150,11 +123,8 @@ class AdkReasoner(StatelessReasoner):
 
         Raises BadFleet as the construction does; then the present one stays.
         """
-        description = _NOT_DESCRIBED
-        if self._describe is not None:
-            description = (await self._describe({name: (folder, release)}))[name]
         ready, imported = isolate_imports(
-            name, lambda: self._load(name, folder, release, bounds, description)
+            name, lambda: self._load(name, folder, release, bounds, _NOT_DESCRIBED)
         )
 
         def place() -> None:
