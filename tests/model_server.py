@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append((do, int(number[1]) if number else 0))
         self.server.bodies.append(json.loads(text))
         self.server.keys.add(self.headers.get("x-goog-api-key", ""))
-        getattr(self, f"do_{do}")(text)
+        getattr(self, f"do_{do}", self.do_answer)(text)
 
     def do_answer(self, text: str) -> None:
         self._say_part({"text": "done"})

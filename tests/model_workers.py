@@ -49,8 +49,9 @@ def do_eat():
     while True:
         kept.append(bytearray(8_000_000))
 
-def do_raise():
-    raise SystemExit(4)
+def do_code():
+    # What it has no business with.
+    open(os.environ["CODE"]).read()
 
 class Gemini(BaseLlm):
     @classmethod
