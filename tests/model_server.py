@@ -27,6 +27,7 @@ class ModelServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self, call: tuple[str, dict[str, Any]] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
