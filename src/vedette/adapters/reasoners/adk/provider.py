@@ -46,7 +46,8 @@ _VERTEX = _Provider(
      "GOOGLE_GENAI_API_VERSION", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION",
      "GOOGLE_CLOUD_QUOTA_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS", "GCE_METADATA_HOST",
      "VERTEXAI_PROJECT", "VERTEXAI_LOCATION"),
-    ("GOOGLE_VERTEX_BASE_URL",),
+    # Google's client reads the second one where the variable alone switches it to Vertex AI.
+    ("GOOGLE_VERTEX_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
     ("aiplatform.googleapis.com", "oauth2.googleapis.com", "sts.googleapis.com",
      "iamcredentials.googleapis.com"),
 )  # fmt: skip
