@@ -13,7 +13,7 @@ from tests.model_server import ModelServer
 from tests.workers import until
 
 from vedette.adapters.reasoners.adk.provider import find_access
-from vedette.adapters.reasoners.workers.model_client import ModelSpec, WorkerModels
+from vedette.adapters.reasoners.workers.model_client import ModelWorkerSpec, WorkerModels
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.domain.agent import ResourceLimits
@@ -94,18 +94,18 @@ class Models:
 
     async def spec(
         self, agent: str, folder: Path, server: ModelServer, **changes: Any
-    ) -> ModelSpec:
+    ) -> ModelWorkerSpec:
         """Return what an agent's worker is made of, which is to ask `server`."""
         description = await describe_in_worker(self.pool, agent, folder, None)
         access = find_access(description["model"], server.environment, folder)
-        spec = ModelSpec(
+        spec = ModelWorkerSpec(
             str(folder), None, description, access.environment, access.reach, limits=LIMITS
         )
         return replace(spec, **changes)
 
     async def prepare(
         self, agent: str, folder: Path, server: ModelServer, **changes: Any
-    ) -> ModelSpec:
+    ) -> ModelWorkerSpec:
         """Have an agent's model asked by `server`."""
         spec = await self.spec(agent, folder, server, **changes)
         (await self.reasoner.prepare(agent, spec))()

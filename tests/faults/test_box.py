@@ -26,7 +26,7 @@ import pytest
 from tests.hostile import AGENT_PY, AGENT_YAML, ATTACKS_PY, JUDGE_PY, TOOLS_PY
 from tests.workers import Crew, brief
 
-from vedette.adapters.reasoners.workers.model_client import ModelSpec, WorkerModels
+from vedette.adapters.reasoners.workers.model_client import ModelWorkerSpec, WorkerModels
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
@@ -303,7 +303,7 @@ class Attacked:
             told = await describe_in_worker(pool, "worker", mind, None)
             reach = Reach(addresses=(("localhost", decoys.own.getsockname()[1]),))
             models = WorkerModels(pool)
-            spec = ModelSpec(str(mind), None, told, {"KEY": MARKER}, reach, limits=LIMITS)
+            spec = ModelWorkerSpec(str(mind), None, told, {"KEY": MARKER}, reach, limits=LIMITS)
             (await models.prepare("worker", spec))()
             up = "../../.." if boxed else "../.."
             for attack in ATTACKS:

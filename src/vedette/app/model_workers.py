@@ -59,7 +59,7 @@ async def prepare_model(reasoner: WorkerModels, agent: Agent) -> Callable[[], No
     imported, for a root_agent that may do more than propose, and for a model that nobody serves.
     """
     from vedette.adapters.reasoners.adk.provider import find_access
-    from vedette.adapters.reasoners.workers.model_client import ModelSpec
+    from vedette.adapters.reasoners.workers.model_client import ModelWorkerSpec
     from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 
     where, folder = f"{agent.name}/agent.py", Path(agent.folder)
@@ -67,7 +67,7 @@ async def prepare_model(reasoner: WorkerModels, agent: Agent) -> Callable[[], No
     try:
         access = find_access(str(description.get("model", "")), os.environ, Path.home())
         bounds = (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
-        spec = ModelSpec(
+        spec = ModelWorkerSpec(
             agent.folder, agent.release, description, access.environment, access.reach, bounds,
             agent.limits,
         )  # fmt: skip

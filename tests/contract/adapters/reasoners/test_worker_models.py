@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from tests.model_workers import MODEL, misbehaving, models
 from tests.workers import brief, crew, until
 
 from vedette.adapters.reasoners.adk.provider import find_access
-from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.environment import filter_environment
 from vedette.adapters.reasoners.workers.frames import BadFrame
@@ -24,6 +25,7 @@ from vedette.adapters.reasoners.workers.remote_error import pack_own_error, read
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary, VedetteError
+from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Superseded
@@ -35,22 +37,38 @@ ARGS = {
 }  # fmt: skip
 
 
-# Google's client, in this process.
-@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-async def test_a_turn_in_a_worker_is_the_turn_in_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# The same turn without any worker; in a process of its own, since Google's client leaves its
+# connections to whoever collects the garbage.
+NEAR = """
+import asyncio, sys
+from pathlib import Path
+from tests.contract.adapters.reasoners.test_worker_models import asked
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+
+print(repr(asyncio.run(AdkReasoner({"sorter": Path(sys.argv[1])}).reason(asked()))))
+"""
+
+
+def asked() -> Briefing:
+    """Return what both are asked."""
+    data = {"from": "a@example.org", "n": [1.5, None]}
+    return briefing(data, registry={"oncall": "d@e.org"})
+
+
+async def test_a_turn_in_a_worker_is_the_turn_without_one(tmp_path: Path) -> None:
     """References at any depth, tokens, calls, whether it is the last turn."""
     folder = write(tmp_path, CODE)
-    asked = briefing({"from": "a@example.org", "n": [1.5, None]}, registry={"oncall": "d@e.org"})
     with model_server(("mail_send", ARGS)) as server, models(tmp_path) as there:
         await there.prepare("sorter", folder, server)
-        far = await there.reasoner.reason(asked)
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        near = await AdkReasoner({"sorter": folder}).reason(asked)
+        far = await there.reasoner.reason(asked())
+        path = os.pathsep.join(path for path in sys.path if path)
+        near = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", NEAR, str(folder), stdout=subprocess.PIPE,
+            env={**os.environ, **server.environment, "PYTHONPATH": path},
+        )  # fmt: skip
+        said, _ = await near.communicate()
         assert server.bodies[0] == server.bodies[1]
-    assert far == near
+    assert repr(far) == said.decode().strip()
     assert far.proposals[0].args["to"] == [Ref("/registry/oncall"), "x"]
     assert (far.final, far.model_calls, dict(far.spent)) == (
         False, 1, {"input_tokens": 7, "output_tokens": 2},

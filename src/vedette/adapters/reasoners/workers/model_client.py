@@ -35,16 +35,18 @@ GRACE_S = 5.0
 # How many workers of an agent may be at runs that ended one, beside its main worker.
 _MAX_SECONDARY = 4
 _SUSPECTS = 1024
+# What of an agent's folder a worker may read: declarations, and docstrings of what it never runs.
+_FILES = ("agent.yaml", "tools.py")
 _MEND = "see `limits` in agent.yaml"
 
 
-class ModelSpec(Struct, frozen=True):
+class ModelWorkerSpec(Struct, frozen=True):
     """What asks an agent's model in a worker is made of.
 
-    `folder` holds the files of `release`; of them the worker reads `files` (names in the folder)
-    and no others. `description` is what was told of its root_agent. `environment` holds the model's
-    credential and where it is asked, `reach` where a connection may go and which further files that
-    takes. `bounds` are the tokens that one call may read and write.
+    `folder` holds the files of `release`; of them the worker reads the declarations and the
+    docstrings of tools. `description` is what was told of its root_agent. `environment` holds the
+    model's credential and where it is asked, `reach` where a connection may go and which further
+    files that takes. `bounds` are the tokens that one call may read and write.
     """
 
     folder: str
@@ -55,7 +57,6 @@ class ModelSpec(Struct, frozen=True):
     bounds: tuple[int | None, int | None] = (None, None)
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     timeout_s: float = TURN_S
-    files: tuple[str, ...] = ("agent.yaml", "tools.py")
 
 
 class WorkerModels(StatelessReasoner):
@@ -67,7 +68,7 @@ class WorkerModels(StatelessReasoner):
 
     def __init__(self, pool: WorkerPool) -> None:
         self.pool = pool
-        self._specs: dict[str, ModelSpec] = {}
+        self._specs: dict[str, ModelWorkerSpec] = {}
         self._handles: dict[str, _ModelHandle] = {}
         self._secondary: dict[str, list[_ModelHandle]] = {}
         self._suspects: dict[tuple[str, str], None] = {}
@@ -96,7 +97,7 @@ class WorkerModels(StatelessReasoner):
                 self._release_idle(agent)
         return judgement
 
-    async def prepare(self, agent: str, spec: ModelSpec) -> Callable[[], None]:
+    async def prepare(self, agent: str, spec: ModelWorkerSpec) -> Callable[[], None]:
         """Make what asks an agent's model, and let it go; return what puts it in place.
 
         Raises what making it raises; then the present one stays.
@@ -166,7 +167,7 @@ class _ModelHandle(AsyncHandle):
     kind = "model"
 
     def __init__(
-        self, pool: Pool[WorkerHandle], agent: str, spec_of: Callable[[str], ModelSpec]
+        self, pool: Pool[WorkerHandle], agent: str, spec_of: Callable[[str], ModelWorkerSpec]
     ) -> None:
         limits = spec_of(agent).limits
         super().__init__(pool, agent, limits.time_us / 1e6, limits.memory)
@@ -215,7 +216,7 @@ class _ModelHandle(AsyncHandle):
 
     def sandbox_reach(self) -> dict[str, Any]:
         folder = Path(self._spec.folder).resolve()
-        read = (*(str(folder / name) for name in self._spec.files), *self.reach.files)
+        read = (*(str(folder / name) for name in _FILES), *self.reach.files)
         return {"read": read, "ports": self.reach.ports}
 
     def on_answer(self, frame: Frame, call: PendingCall) -> None:
