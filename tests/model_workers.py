@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from vedette.adapters.reasoners.adk.provider import find_access
 from vedette.adapters.reasoners.workers.model_client import ModelWorkerSpec, WorkerModels
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+from vedette.config.models import ModelPlan
 from vedette.domain.agent import ResourceLimits
 
 MODEL = "gemini-2.5-flash"
@@ -82,7 +83,9 @@ sys.exit(worker_main.main(sys.argv[1:]))
 class Models:
     """Models asked in workers, with what the pool told of their deaths."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, plans: Mapping[str, ModelPlan] | None = None, **settings: Any
+    ) -> None:
         self.deaths: list[tuple[str, str, str]] = []
         self.pool = WorkerPool(
             folder / "state" / "models",
@@ -90,13 +93,17 @@ class Models:
             preload=("adapters.reasoners.adk.preload",),
             **settings,
         )
-        self.reasoner = WorkerModels(self.pool)
+        self.reasoner = WorkerModels(self.pool, plans)
+
+    async def describe(self, agent: str, folder: Path) -> dict[str, Any]:
+        """Return what a worker tells of an agent's root_agent."""
+        return await describe_in_worker(self.pool, agent, folder, None)
 
     async def spec(
         self, agent: str, folder: Path, server: ModelServer, **changes: Any
     ) -> ModelWorkerSpec:
         """Return what an agent's worker is made of, which is to ask `server`."""
-        description = await describe_in_worker(self.pool, agent, folder, None)
+        description = await self.describe(agent, folder)
         access = find_access(description["model"], server.environment, folder)
         spec = ModelWorkerSpec(
             str(folder), None, description, access.environment, access.reach, limits=LIMITS

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,20 +16,41 @@ from tests.gemini_server import KEY, model_server
 from tests.model_workers import MODEL, misbehaving, models
 from tests.workers import brief, crew, until
 
-from vedette.adapters.reasoners.adk.provider import find_access
+from vedette.adapters.reasoners.adk.provider import find_access, find_entry_access, merge_access
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.environment import filter_environment
 from vedette.adapters.reasoners.workers.frames import BadFrame
+from vedette.adapters.reasoners.workers.model_client import (
+    ModelTurnSuperseded,
+    ModelWorkerLost,
+    ModelWorkerSpec,
+)
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.plain_data import pack_plain
 from vedette.adapters.reasoners.workers.remote_error import pack_own_error, read_own_error
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.config.agent_folder import release_digest
+from vedette.config.models import ModelPlan, Provider
+from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary, VedetteError
 from vedette.domain.memory import Briefing
+from vedette.domain.model import Model
+from vedette.domain.model_turn import (
+    UNCHARGED,
+    BadModelAnswer,
+    ModelAway,
+    ModelError,
+    ModelFailed,
+    ModelNotAsked,
+    ModelTurn,
+    ModelUse,
+    RequestRefused,
+    SignaturesRefused,
+)
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Superseded
+from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
 
 CODE = AGENT_PY.replace('"none"', f'"{MODEL}"')
 ARGS = {
@@ -132,6 +154,9 @@ SECRETS = dict.fromkeys(
 )  # fmt: skip
 
 
+KEY_VARIABLES = {name for name in SECRETS if name.endswith(("_KEY", "_TOKEN"))}
+
+
 def test_workers_of_agents_code_get_the_key_of_no_model() -> None:
     assert filter_environment(SECRETS).keys().isdisjoint(SECRETS)
 
@@ -212,6 +237,141 @@ def test_where_nobody_knows_the_way_none_is_opened(
     assert refused.value.mend
 
 
+# --- entries of [models] ----------------------------------------------------------------------
+
+ENTRIES: list[tuple[Provider, str, str]] = [
+    ("gemini", "gemini-3-pro-preview", ""),
+    ("anthropic", "claude-opus-5-5", ""),
+    ("openai", "gpt-5.5", "/v1"),
+    ("ollama", "qwen3", ""),
+    ("litellm", "openai/gpt-5.5", "/v1"),
+]
+
+
+def entry(provider: Provider, served_name: str, url: str, key: Path, **more: Any) -> ModelPlan:
+    named = None if provider == "ollama" else str(key)
+    return ModelPlan(Model("fast"), provider, served_name, url, key_file=named, **more)
+
+
+def file_mail(request: Request) -> Turn:
+    """Call a tool, then say what came of it."""
+    if request.turn:
+        return Turn(("Done.",))
+    return Turn((FunctionCall("mail_file", {"message": "m", "to": "x"}),))
+
+
+@pytest.mark.parametrize(("provider", "served_name", "path"), ENTRIES)
+async def test_an_entry_is_asked_in_the_box_by_its_provider_s_own_client(
+    tmp_path: Path, provider: Provider, served_name: str, path: str
+) -> None:
+    """By base_url, with the key of the file, and with no variable of the environment."""
+    key = tmp_path / "key"
+    key.write_text("sk-of-the-file")
+    folder = write(tmp_path, CODE)
+    with ModelServer(file_mail, keys=("sk-of-the-file",)) as server:
+        plan = entry(provider, served_name, server.url + path, key)
+        access = find_entry_access(plan, {}, tmp_path)
+        assert dict(access.environment) == {}
+        with models(tmp_path, plans={"fast": plan}) as there:
+            spec = ModelWorkerSpec(
+                str(folder), None, await there.describe("sorter", folder), access.environment,
+                access.reach, models=(plan,),
+            )  # fmt: skip
+            (await there.reasoner.prepare("sorter", spec))()
+            judgement = await there.reasoner.reason(replace(briefing(), model="fast"))
+    assert [proposal.tool for proposal in judgement.proposals] == ["mail.file"]
+    assert judgement.model_turn is not None
+    assert {exchange.status for exchange in server.exchanges} == {200}
+
+
+async def test_a_key_that_is_changed_is_taken_up_by_the_worker_that_runs(tmp_path: Path) -> None:
+    """The provider refuses it once; then it is read again. No error says either key."""
+    key, old, new = tmp_path / "key", "sk-of-yesterday", "sk-of-today"
+    key.write_text(old)
+    folder = write(tmp_path, CODE)
+    with ModelServer(file_mail, keys=(old,)) as server:
+        plan = entry("gemini", "gemini-3-pro-preview", server.url, key)
+        reach = find_entry_access(plan, {}, tmp_path).reach
+        with models(tmp_path, plans={"fast": plan}) as there:
+            told = await there.describe("sorter", folder)
+            spec = ModelWorkerSpec(str(folder), None, told, reach=reach, models=(plan,))
+            (await there.reasoner.prepare("sorter", spec))()
+            asked = replace(briefing(), model="fast")
+            await there.reasoner.reason(asked)
+            pid = there.pid("sorter")
+            server.keys = frozenset({new})
+            key.write_text(new)
+            with pytest.raises(ModelAway) as refused:
+                await there.reasoner.reason(asked)
+            assert refused.value.kind == "key"
+            assert not any(one in str(refused.value) for one in (old, new))
+            assert (await there.reasoner.reason(asked)).proposals
+            assert there.pid("sorter") == pid
+
+
+async def test_a_key_that_is_not_there_keeps_a_fleet_from_its_start(tmp_path: Path) -> None:
+    folder, missing = write(tmp_path, CODE), tmp_path / "nowhere"
+    plan = entry("gemini", "gemini-3-pro-preview", "http://127.0.0.1:9", missing)
+    with models(tmp_path, plans={"fast": plan}) as there:
+        told = await there.describe("sorter", folder)
+        spec = ModelWorkerSpec(str(folder), None, told, models=(plan,))
+        with pytest.raises(BadFleet, match="cannot read") as refused:
+            await there.reasoner.prepare("sorter", spec)
+        assert refused.value.where == "vedette.toml: models.fast"
+
+
+@pytest.mark.parametrize(
+    ("provider", "served_name", "more", "addresses"),
+    [
+        ("gemini", "g", {}, {("generativelanguage.googleapis.com", 443)}),
+        ("anthropic", "c", {}, {("api.anthropic.com", 443)}),
+        ("openai", "o", {}, {("api.openai.com", 443)}),
+        ("ollama", "q", {}, {("127.0.0.1", 11434)}),
+        ("openai", "o", {"base_url": "https://gate.example/v1"}, {("gate.example", 443)}),
+        ("litellm", "groq/l", {"base_url": "http://localhost:4000"}, {("localhost", 4000)}),
+        ("litellm", "openai/o", {}, {("api.openai.com", 443)}),
+    ],
+)
+def test_an_entry_opens_the_way_to_its_own_server(
+    tmp_path: Path,
+    provider: Provider,
+    served_name: str,
+    more: dict[str, str],
+    addresses: set[tuple[str, int]],
+) -> None:
+    """Its key comes apart: of the environment's keys it is given none."""
+    plan = ModelPlan(Model("fast"), provider, served_name, key_env="ONE", **more)
+    access = find_entry_access(plan, SECRETS, tmp_path)
+    assert set(access.reach.addresses) == addresses
+    assert access.environment.keys().isdisjoint(KEY_VARIABLES)
+
+
+def test_an_entry_of_vertex_opens_its_region_and_reads_its_account(tmp_path: Path) -> None:
+    plan = ModelPlan(Model("fast"), "vertex", "g", project="p", location="europe-west1")
+    account = tmp_path / "account.json"
+    account.touch()
+    environ = {**SECRETS, "GOOGLE_APPLICATION_CREDENTIALS": str(account)}
+    access = find_entry_access(plan, environ, tmp_path)
+    assert "europe-west1-aiplatform.googleapis.com" in access.reach.hosts
+    assert access.reach.files == (str(account),)
+    assert access.environment.keys().isdisjoint(KEY_VARIABLES)
+
+
+def test_an_agent_s_fallbacks_are_reached_too(tmp_path: Path) -> None:
+    plans = [ModelPlan(Model("a"), "openai", "o"), ModelPlan(Model("b"), "ollama", "q")]
+    merged = merge_access(find_entry_access(plan, SECRETS, tmp_path) for plan in plans)
+    assert set(merged.reach.addresses) == {("api.openai.com", 443), ("127.0.0.1", 11434)}
+
+
+def test_litellm_is_not_sent_where_nobody_knows_the_way(tmp_path: Path) -> None:
+    plan = ModelPlan(Model("fast"), "litellm", "groq/llama", key_env="ONE")
+    with pytest.raises(BadFleet, match="not known where") as refused:
+        find_entry_access(plan, {}, tmp_path)
+    assert (refused.value.where, refused.value.mend) == (
+        "vedette.toml: models.fast", "add base_url to it",
+    )  # fmt: skip
+
+
 # --- what it may read -------------------------------------------------------------------------
 
 
@@ -270,6 +430,88 @@ async def test_a_release_asks_by_what_it_says(tmp_path: Path) -> None:
             assert said.startswith(words)
 
 
+SPENT = {"input_tokens": 7, "output_tokens": 2}
+MODEL_ERRORS = [
+    ModelAway("busy", "rate", ModelUse(1, SPENT), mend="wait", retry_after_us=5_000_000),
+    ModelAway("not there", "missing"),
+    RequestRefused("no", UNCHARGED, mend="see"),
+    ModelFailed("broke off", ModelUse(1)),
+    BadModelAnswer("huge", ModelUse(1, SPENT)),
+    ModelNotAsked("too long", ModelUse()),
+    SignaturesRefused("no", UNCHARGED, may_begin_anew=True),
+]
+
+
+@pytest.mark.parametrize("error", MODEL_ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_of_a_model_comes_with_what_it_cost(error: ModelError) -> None:
+    read = read_own_error(pack_own_error(error))
+    assert type(read) is type(error)
+    assert vars(read) == vars(error)
+    assert (read.code, str(read)) == (error.code, str(error))
+
+
+AWAY: tuple[object, ...] = (["ModelAway", "ModelError", "Temporary"], "x", None, None)
+
+
+@pytest.mark.parametrize(
+    ("others", "use"),
+    [
+        ({"kind": "rate", "retry_after_us": 0}, None),
+        ({"kind": "nonsense", "retry_after_us": 0}, [1, {}]),
+        ({"kind": "rate", "retry_after_us": -1}, [1, {}]),
+        ({"kind": "rate", "retry_after_us": 10**12}, [1, {}]),
+        ({"kind": "rate"}, [1, {}]),
+        ({"kind": "rate", "retry_after_us": 0}, [-1, {}]),
+        ({"kind": "rate", "retry_after_us": 0}, [1, {"input_tokens": -5}]),
+        ({"kind": "rate", "retry_after_us": 0}, [1, {"input_tokens": 1 << 40}]),
+        ({"kind": "rate", "retry_after_us": 0}, [1, {"money": 1}]),
+        ({"kind": ["rate"], "retry_after_us": 0}, [1, {}]),
+    ],
+)
+def test_a_false_error_of_a_model_is_none(others: object, use: object) -> None:
+    right = read_own_error(pack_plain([*AWAY, {"kind": "rate", "retry_after_us": 0}, [1, {}]]))
+    assert isinstance(right, ModelAway)
+    with pytest.raises(BadFrame):
+        read_own_error(pack_plain([*AWAY, others, use]))
+
+
+def test_no_worker_says_that_it_was_lost() -> None:
+    """Whose turn was lost, and who is to be asked for nothing again, the engine sees itself."""
+    for error in (ModelTurnSuperseded("x"), ModelWorkerLost("x", UNCHARGED)):
+        assert not isinstance(read_own_error(pack_own_error(error)), ModelError | Superseded)
+
+
+TURN = ModelTurn("m", "r", "first", "told \ud83d", (("/row", "d"),), "", '{"parts":[]}')
+
+
+def test_what_a_model_said_comes_as_it_was() -> None:
+    judgement = ReasonerJudgement("x", 0.5, model_calls=1, spent=SPENT, model_turn=TURN)
+    assert protocol.read_model_judgement(*protocol.pack_model_judgement(judgement)) == judgement
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        replace(TURN, content="x" * ((1 << 20) + 1)),
+        replace(TURN, model="x" * 5000),
+        replace(TURN, shown=(("/row", "x" * 5000),)),
+        replace(TURN, shown=(("/row", "x"),) * 70_000),
+    ],
+    ids=["content", "model", "shown", "many shown"],
+)
+def test_a_record_larger_than_any_answer_is_refused(turn: ModelTurn) -> None:
+    judgement = ReasonerJudgement("x", 0.5, model_calls=1, model_turn=turn)
+    with pytest.raises(BadFrame, match="a model's turn"):
+        protocol.read_model_judgement(*protocol.pack_model_judgement(judgement))
+
+
+def test_more_calls_than_an_answer_may_have_are_refused() -> None:
+    many = (Proposal("mail.file", {}),) * 33
+    judgement = ReasonerJudgement("x", 0.5, many, model_calls=1)
+    with pytest.raises(BadFrame, match="33 proposals"):
+        protocol.read_model_judgement(*protocol.pack_model_judgement(judgement))
+
+
 class Wait(Temporary):
     """An error with a field of its own, and a construction of its own."""
 
@@ -314,9 +556,13 @@ def test_what_is_no_error_is_refused(plain: bytes) -> None:
     "others",
     [
         {},
-        {"final": True, "model_calls": "1", "spent": {}},
-        {"final": True, "model_calls": 1, "spent": {"input_tokens": 1.5}},
-        {"final": True, "model_calls": 1, "spent": {}, "more": 1},
+        {"final": True, "model_calls": "1", "spent": {}, "model_turn": None},
+        {"final": True, "model_calls": -1, "spent": {}, "model_turn": None},
+        {"final": True, "model_calls": 1, "spent": {"input_tokens": 1.5}, "model_turn": None},
+        {"final": True, "model_calls": 1, "spent": {"input_tokens": -1}, "model_turn": None},
+        {"final": True, "model_calls": 1, "spent": {"money": 1}, "model_turn": None},
+        {"final": True, "model_calls": 1, "spent": {}, "model_turn": {"model": "m"}},
+        {"final": True, "model_calls": 1, "spent": {}, "model_turn": None, "more": 1},
     ],
 )
 def test_a_judgement_of_another_shape_is_refused(others: dict[str, object]) -> None:
