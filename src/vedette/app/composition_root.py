@@ -114,10 +114,14 @@ class App:
     def _is_remote(self, agent: str) -> bool:
         return self.settings.deployment.gateway.is_remote(agent)
 
+    @property
+    def pools(self) -> list[WorkerPool]:
+        """Return the pools of workers that there are."""
+        return [pool for pool in (self.pool, self.model_pool) if pool is not None]
+
     def _has_worker(self, agent: str) -> bool:
-        pools = [pool for pool in (self.pool, self.model_pool) if pool is not None]
         own = {(agent, "judge"), (agent, "model")}
-        return not pools or any(own & pool.worker_pids.keys() for pool in pools)
+        return not self.pools or any(own & pool.worker_pids.keys() for pool in self.pools)
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -130,9 +134,8 @@ class App:
         self.banks.close()
         tools: Any = self.services.tool_executor
         tools.close()
-        for pool in (self.pool, self.model_pool):
-            if pool is not None:
-                pool.close()
+        for pool in self.pools:
+            pool.close()
         held: Any = self.services.run_journal
         if held is not None:
             held.close()

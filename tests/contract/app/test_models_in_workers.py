@@ -23,6 +23,7 @@ from vedette.testing.model_server import (
 from vedette.testing.toy_fleet import World, job, note_proposal, toy_fleet
 
 KEY = "sk-shown-to-nobody-0123456789"
+KEYS = {"worker": KEY, "other": "sk-of-the-other-987654321"}
 EVENTS, IN_FLIGHT = 20, 3
 
 
@@ -36,18 +37,21 @@ def take_note(request: Request) -> Turn:
 
 
 def fleet_of(folder: Path, server: ModelServer, in_flight: int = IN_FLIGHT) -> FleetHarness:
-    """Return a fleet of an agent that a model reasons for, and of one with a judge."""
-    fleet = toy_fleet(folder, World(), agents=("worker", "judge"), workers=True)
-    agent = fleet.content / "agents" / "worker"
-    (agent / "agent.py").unlink()
-    text = (agent / "agent.yaml").read_text()
-    (agent / "agent.yaml").write_text(text.replace("reasoner: judge", "model: fast"))
-    (folder / "key").write_text(KEY)
-    plan = ModelPlan(
-        Model("fast", calls_in_flight=in_flight), "gemini", "gemini-3-pro-preview", server.url,
-        key_file=str(folder / "key"),
-    )  # fmt: skip
-    fleet.models = {"fast": plan}
+    """Return a fleet of two agents that models reason for, by a key each, and one with a judge."""
+    fleet = toy_fleet(folder, World(), agents=("worker", "other", "judge"), workers=True)
+    for name, key in KEYS.items():
+        agent = fleet.content / "agents" / name
+        (agent / "agent.py").unlink()
+        text = (agent / "agent.yaml").read_text()
+        (agent / "agent.yaml").write_text(text.replace("reasoner: judge", f"model: of-{name}"))
+        (folder / name).write_text(key)
+    fleet.models = {
+        f"of-{name}": ModelPlan(
+            Model(f"of-{name}", calls_in_flight=in_flight), "gemini", "gemini-3-pro-preview",
+            server.url, key_file=str(folder / name),
+        )
+        for name in KEYS
+    }  # fmt: skip
     return fleet
 
 
@@ -82,41 +86,45 @@ def has_work(fleet: FleetHarness, event: Event) -> bool:
 
 
 async def test_a_fleet_asks_its_model_from_a_worker_and_every_event_is_done(tmp_path: Path) -> None:
-    """Strict Gemini: each signature back. The key is in one worker and in no other process."""
-    with ModelServer(take_note, keys=(KEY,)) as server:
+    """Strict Gemini: each signature back. A key is in its worker and in no other process."""
+    with ModelServer(take_note, keys=KEYS.values()) as server:
         fleet = fleet_of(tmp_path, server)
-        events = [job(f"e{n}", key=f"k{n}") for n in range(EVENTS)]
-        judged = job("j", note_proposal("x"), agent="judge")
+        own = [job(f"e{n}", key=f"k{n}") for n in range(EVENTS)]
+        events = [*own, job("o", agent="other"), job("j", note_proposal("x"), agent="judge")]
         async with fleet:
-            await fleet.send(*events, judged)
-            await until(lambda: not any(has_work(fleet, one) for one in (*events, judged)), 120)
-            runs = [run for one in (*events, judged) for run in fleet.runs(one)]
-            assert [run.state for run in runs] == ["done"] * (EVENTS + 1)
+            await fleet.send(*own)
+            await until(lambda: not any(has_work(fleet, one) for one in own), 120)
+            assert 1 < server.max_calls_in_flight <= IN_FLIGHT
+            await fleet.send(*events[EVENTS:])
+            await until(lambda: not any(has_work(fleet, one) for one in events), 60)
+            runs = [run for one in events for run in fleet.runs(one)]
+            assert [run.state for run in runs] == ["done"] * len(events)
             rows = [fleet.app.store.runs.row("worker_notes", f"k{n}") for n in range(EVENTS)]
             assert rows == [{"texts": ["seen"]}] * EVENTS
-            assert spent_calls(fleet) == len(server.exchanges) == 2 * EVENTS
+            assert spent_calls(fleet) == len(server.exchanges) == 2 * (EVENTS + 1)
             pool, models = fleet.app.pool, fleet.app.model_pool
             assert pool is not None
             assert models is not None
-            asking = models.worker_pids["worker", "model"]
-            others = [*pool.worker_pids.values()]
+            code = [*pool.worker_pids.values()]
             assert {kind for _, kind in pool.worker_pids} == {"judge", "hands"}
-            others += [parent_of(asking), parent_of(others[0])]
+            asking = {name: models.worker_pids[name, "model"] for name in KEYS}
+            forkers = [parent_of(asking["worker"]), parent_of(code[0])]
             if sys.platform == "linux":
-                assert memory_holds(asking, KEY.encode()), "the control"
-                assert not any(memory_holds(pid, KEY.encode()) for pid in others)
+                for name, key in KEYS.items():
+                    others = {*code, *forkers, *asking.values()} - {asking[name]}
+                    assert memory_holds(asking[name], key.encode()), "the control"
+                    assert not any(memory_holds(pid, key.encode()) for pid in others)
             assert fleet.app.services.run_journal is None
         assert {exchange.status for exchange in server.exchanges} == {200}
-        assert 1 < server.max_calls_in_flight <= IN_FLIGHT
-        written = (path for path in (tmp_path / "state").rglob("*") if path.is_file())
-        assert not any(KEY.encode() in path.read_bytes() for path in written)
+        written = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+        assert not any(key.encode() in one.read_bytes() for one in written for key in KEYS.values())
 
 
 async def test_a_turn_that_always_ends_its_worker_is_a_dead_letter_and_none_of_it_is_free(
     tmp_path: Path,
 ) -> None:
     """Each lost call is an attempt and costs a call; then the model's one place is free again."""
-    with ModelServer(take_note, keys=(KEY,)) as server:
+    with ModelServer(take_note, keys=KEYS.values()) as server:
         fleet = fleet_of(tmp_path, server, in_flight=1)
         text = fleet.content / "agents" / "worker" / "agent.yaml"
         text.write_text(text.read_text() + "limits: {memory: 128MiB}\n")

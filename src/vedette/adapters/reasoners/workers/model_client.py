@@ -48,6 +48,8 @@ _SUSPECTS = 1024
 # What of an agent's folder a worker may read: declarations, docstrings of what it never runs, and
 # what an agent without code says.
 _FILES = ("agent.yaml", "tools.py", "instruction.md")
+# How the variables of an environment end that hold a key.
+_SECRETS = ("_KEY", "_TOKEN")
 _MEND = "see `limits` in agent.yaml"
 
 
@@ -342,7 +344,9 @@ class _ModelHandle(AsyncHandle):
         return error
 
     def _cut_keys(self, text: Any) -> Any:
-        for key in filter(None, self._own_keys().values()):
+        given = self._spec.environment.items()
+        told = [value for name, value in given if name.endswith(_SECRETS)]
+        for key in filter(None, (*self._own_keys().values(), *told)):
             text = text.replace(key, "***") if isinstance(text, str) else text
         return text
 

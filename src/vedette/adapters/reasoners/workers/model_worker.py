@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -117,9 +117,7 @@ class _ModelWorker(AsyncWorker):
             self.answer(pack_frame(number, protocol.DONE) if error is None
                         else self._pack_error(number, error))  # fmt: skip
         elif kind == protocol.KEYS:
-            for name, key in protocol.read(frame.plain).items():
-                self._keys[name] = key
-                self._runner.forget_key(name)
+            self._take_keys(protocol.read(frame.plain))
         else:
             self.start_call(number, self._reason(number, frame.plain))
 
@@ -140,6 +138,12 @@ class _ModelWorker(AsyncWorker):
                 self._runner.require_model(plan.model.name)
             except Exception as error:
                 self._model_error = self._model_error or error
+
+    def _take_keys(self, keys: Mapping[str, str]) -> None:
+        self._keys.update(keys)
+        if self._error is None:
+            for name in keys:
+                self._runner.forget_key(name)
 
     async def _reason(self, number: int, plain: bytes) -> None:
         _call.set(number)
