@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
 from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
@@ -95,6 +96,7 @@ class App:
     releases: Releases
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
+    model_pool: WorkerPool | None = None
     banks_position: int = 0
     containment: Containment | None = None
     identity: StateIdentity | None = None
@@ -112,8 +114,14 @@ class App:
     def _is_remote(self, agent: str) -> bool:
         return self.settings.deployment.gateway.is_remote(agent)
 
+    @property
+    def pools(self) -> list[WorkerPool]:
+        """Return the pools of workers that there are."""
+        return [pool for pool in (self.pool, self.model_pool) if pool is not None]
+
     def _has_worker(self, agent: str) -> bool:
-        return self.pool is None or (agent, "judge") in self.pool.worker_pids
+        own = {(agent, "judge"), (agent, "model")}
+        return not self.pools or any(own & pool.worker_pids.keys() for pool in self.pools)
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -126,8 +134,8 @@ class App:
         self.banks.close()
         tools: Any = self.services.tool_executor
         tools.close()
-        if self.pool is not None:
-            self.pool.close()
+        for pool in self.pools:
+            pool.close()
         held: Any = self.services.run_journal
         if held is not None:
             held.close()
@@ -181,10 +189,11 @@ async def _open_app(
     closed = secure_folder(settings.state)
     store = open_store(settings, fleet_clock.now_us)
     jump = _begin_clock(fleet_clock, store)
-    metrics, pool = PrometheusMetrics(), None
+    metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
         snapshot_fleet(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, fork_server)
+        model_pool = None if reasoners else open_model_pool(settings, fleet, metrics)
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
         fed = sync_banks(banks, store)
@@ -192,7 +201,7 @@ async def _open_app(
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
         all_reasoners = reasoners or await build_reasoners(
-            WorkerContext(fleet, fleet_clock, metrics, settings, lessons, pool, tools)
+            WorkerContext(fleet, fleet_clock, metrics, settings, lessons, pool, model_pool, tools)
         )
         all_reasoners = add_remote_reasoners(settings, fleet, all_reasoners, lessons, fleet_clock)
         services = _build_services(
@@ -218,8 +227,9 @@ async def _open_app(
             await store.cluster.announce_agents(fleet.agents)
     except BaseException:
         store.close()
-        if pool is not None:
-            pool.close()
+        for each in (pool, model_pool):
+            if each is not None:
+                each.close()
         raise
     troubles += [*closed, *banks.remarks]
     if store.loss is not None:
@@ -241,7 +251,7 @@ async def _open_app(
         rollout.load_releases = releases.live_agents
     return App(
         settings, loaded, services, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, troubles, pool, fed, contained, StateIdentity.of(settings.state),
+        releases, troubles, pool, model_pool, fed, contained, StateIdentity.of(settings.state),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.reasoners.client import ClientReasoner
+from vedette.config.models import fallback_chain
 from vedette.config.plugins import plugins
 from vedette.domain.base.errors import BadConfidence
 from vedette.domain.client_call import CONFIDENCE_KEY, client_confidence
@@ -34,12 +35,14 @@ class WorkerContext(ReasonerContext, frozen=True):
     """What is wired into a fleet's reasoners, beside what any plugin is given.
 
     `pool` is None where agents' code runs in the engine's process; with one `tools.prepare` is told
-    of an agent whose tools are about to be needed.
+    of an agent whose tools are about to be needed. `model_pool` is where models are asked from,
+    None where the engine's process asks them, or there are none.
     """
 
     settings: Settings
     lessons: Lessons
     pool: WorkerPool | None
+    model_pool: WorkerPool | None
     tools: Any
 
 
@@ -67,23 +70,21 @@ class AdkPlugin(ReasonerPlugin):
 
     async def build(self, context: ReasonerContext) -> Reasoner:
         """Make what asks the models. Raises BadFleet for a root_agent that may do too much."""
+        assert isinstance(context, WorkerContext)
+        entries = context.settings.models
+        if context.model_pool is not None:
+            from vedette.app.model_workers import build_model_reasoner
+
+            return await build_model_reasoner(context.fleet, context.model_pool, entries)
         from vedette.adapters.reasoners.adk.model import AskedModel
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-        from vedette.app.workers import build_root_describer
 
-        assert isinstance(context, WorkerContext)
         agents = [one for one in context.fleet.agents.values() if one.reasoner == "adk"]
         folders = {agent.name: Path(agent.folder) for agent in agents}
         releases = {agent.name: agent.release for agent in agents}
         bounds = {agent.name: _token_bounds(agent) for agent in agents}
-        models = {name: AskedModel(plan) for name, plan in context.settings.models.items()}
-        if context.pool is None:
-            made = AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
-        else:
-            made = await AdkReasoner.from_workers(
-                folders, build_root_describer(context.settings), bounds=bounds, releases=releases,
-                models=models,
-            )  # fmt: skip
+        models = {name: AskedModel(plan) for name, plan in entries.items()}
+        made = AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
         for agent in agents:
             made.require_model(agent.model)
         return made
@@ -91,7 +92,11 @@ class AdkPlugin(ReasonerPlugin):
     async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
         """Load another release of an agent's root_agent; return what puts it in place."""
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+        from vedette.adapters.reasoners.workers.model_client import WorkerModels
+        from vedette.app.model_workers import prepare_model
 
+        if isinstance(reasoner, WorkerModels):
+            return await prepare_model(reasoner, agent)
         if not isinstance(reasoner, AdkReasoner):
             return lambda: None  # a rehearsal's, which loads none
         reasoner.require_model(agent.model)
@@ -140,13 +145,7 @@ async def close_models(reasoners: Mapping[str, Reasoner]) -> None:
 
 def named_models(settings: Settings, agents: Iterable[Agent]) -> list[str]:
     """Return the entries of [models] that one of these agents may ask, fallbacks too."""
-    found: dict[str, None] = {}
-    for agent in agents:
-        name = agent.model
-        while name is not None and name not in found:
-            found[name] = None
-            name = settings.models[name].model.fallback
-    return sorted(found)
+    return sorted({name for one in agents for name in fallback_chain(one.model, settings.models)})
 
 
 def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:

@@ -140,6 +140,13 @@ def build_models(
     }  # fmt: skip
 
 
+def fallback_chain(name: str | None, models: Mapping[str, ModelPlan]) -> Iterator[str]:
+    """Yield the entries that an agent of this `model` may ask, the first choice first."""
+    while name is not None:
+        yield name
+        name = models[name].model.fallback
+
+
 def model_problems(tables: Mapping[str, ModelFile], document: Document) -> Iterator[Problem]:
     """Yield what is wrong with [models.NAME] of vedette.toml."""
     for name, table in tables.items():

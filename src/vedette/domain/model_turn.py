@@ -68,6 +68,9 @@ UNCHARGED = ModelUse(0, {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0})
 class ModelError(VedetteError):
     """The base of errors of asking a model: `use` is charged, though there is no turn."""
 
+    # Not so where a call was lost on its way: that tells nothing of its provider.
+    is_answered = True
+
     def __init__(
         self, what: str, use: ModelUse, *, mend: str | None = None, code: str | None = None
     ) -> None:

@@ -19,7 +19,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
-from vedette.domain.model_turn import ModelAway, ModelError, RequestRefused
+from vedette.domain.model_turn import ModelAway, ModelError, ModelUse, RequestRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
@@ -148,7 +148,7 @@ async def ask_model(services: Services, context: RunContext, *, anew: bool = Fal
         await wait_for_model(services, context, failure)
         return False
     except ModelError as error:
-        release_model(services, context, error.use)
+        release_model(services, context, error.use, is_answered=error.is_answered)
         raise
     finally:
         release_model(services, context)
@@ -272,18 +272,30 @@ async def ask_reasoner(
         return undo_judgement(context.event)
     if context.model_call is not None:
         context.model_call.at_us = services.clock.now_us()  # its budget was booked meanwhile
-    if services.run_journal is None:
-        judgement = await _ask_with_state(services, context, briefing)
-    else:
-        services.run_journal.begin(context.run.id)
-        try:
-            judgement = await _ask_with_state(services, context, briefing)
-        finally:
-            services.run_journal.end(context.run.id)
+    try:
+        judgement = await _ask_journaled(services, context, briefing)
+    except ModelError:
+        raise  # it says what it cost
+    except BaseException:
+        # It may have been asked all the same: it counts among the calls of its minute.
+        release_model(services, context, ModelUse(1), is_answered=False)
+        raise
     release_model(services, context, judgement.use)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
     return judgement
+
+
+async def _ask_journaled(
+    services: Services, context: RunContext, briefing: Briefing
+) -> ReasonerJudgement:
+    if services.run_journal is None:
+        return await _ask_with_state(services, context, briefing)
+    services.run_journal.begin(context.run.id)
+    try:
+        return await _ask_with_state(services, context, briefing)
+    finally:
+        services.run_journal.end(context.run.id)
 
 
 async def _ask_with_state(

@@ -102,10 +102,12 @@ class ModelCalls(Struct):
         tokens: int | None = None,
         failure: ModelAway | None = None,
         is_made: bool = True,
+        is_answered: bool = True,
     ) -> None:
         """Give a call's place back, with the tokens it took (None: nobody counted) or its failure.
 
-        One that was not made counts for nothing.
+        One that was not made counts for nothing; of one whose answer was lost the breaker learns
+        nothing.
         """
         call.in_flight = False
         self.in_flight -= 1
@@ -114,7 +116,7 @@ class ModelCalls(Struct):
             self.breaker.release(call.leave, None, now_us)
         elif failure is None:
             call.tokens = call.tokens if tokens is None else tokens
-            self.breaker.release(call.leave, True, now_us)
+            self.breaker.release(call.leave, True if is_answered else None, now_us)
         else:
             call.tokens = call.tokens if failure.use.calls else 0
             wait_us = max(failure.retry_after_us, HELD_US.get(failure.kind, 0))

@@ -70,10 +70,12 @@ def release_model(
     use: ModelUse | None = None,
     *,
     failure: ModelAway | None = None,
+    is_answered: bool = True,
 ) -> None:
     """Give back the place of a run's call, if it has one; without a use or failure it was not made.
 
-    With a use and no failure the model answered, whatever became of its answer.
+    With a use and no failure the model answered, whatever became of its answer; unless it is said
+    that nobody knows whether it did.
     """
     call = context.model_call
     if call is None or not call.in_flight:
@@ -85,13 +87,15 @@ def release_model(
     breaker = models.calls_of(name).breaker
     is_made = failure is not None or (use is not None and use.calls > 0)
     was_open = breaker.state == "open"
-    models.calls_of(name).end(call, now, tokens=tokens, failure=failure, is_made=is_made)
+    models.calls_of(name).end(
+        call, now, tokens=tokens, failure=failure, is_made=is_made, is_answered=is_answered
+    )
     if breaker.state == "open" and not was_open:
         services.metrics.count("breaker_opened", target=breaker.target)
-    if failure is None and is_made:
+    if failure is None and is_made and is_answered:
         models.failures.pop(context.run.id, None)
     if is_made:
-        outcome = "answered" if failure is None else failure.kind
+        outcome = failure.kind if failure is not None else "answered" if is_answered else "lost"
         services.metrics.count("model_calls", model=name, outcome=outcome)
 
 

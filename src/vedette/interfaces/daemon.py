@@ -74,8 +74,8 @@ class Daemon:
         self.until_idle = until_idle
         self.stop_event = asyncio.Event()
         self.troubles: list[str] = list(app.troubles)
-        if app.pool is not None:
-            app.pool.set_trouble_callback(self.report_trouble)
+        for pool in app.pools:
+            pool.set_trouble_callback(self.report_trouble)
         self.address: str | None = None
         self.next_age_at = 0.0
         self.store_ready = True

@@ -45,6 +45,16 @@ def test_a_call_that_was_not_made_counts_for_nothing() -> None:
     assert calls.begin(3, 0) is None
 
 
+def test_a_call_whose_answer_was_lost_counts_and_tells_nothing_of_its_provider() -> None:
+    calls = calls_of(calls_per_minute=1)
+    calls.end(begin(calls, 0), 1, failure=failed("key"))
+    later = 10 * MINUTE
+    calls.end(begin(calls, later), later, is_answered=False)
+    assert calls.breaker.state != "closed", "a trial that was lost is none that succeeded"
+    assert calls.in_flight == 0
+    assert calls.next_start_us(later) == later + MINUTE
+
+
 def test_a_minute_is_any_minute() -> None:
     calls = calls_of(calls_per_minute=2)
     for now in (0, 59_000_000):

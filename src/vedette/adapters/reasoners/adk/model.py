@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.reasoners.adk.provider_errors import explain_failure
@@ -28,8 +29,10 @@ ONE_TOKEN = 16
 class AskedModel:
     """A model that ADK asks, by an entry of [models]. It shows its key to nobody who prints it."""
 
-    def __init__(self, plan: ModelPlan) -> None:
+    def __init__(self, plan: ModelPlan, read_key: Callable[[], str] | None = None) -> None:
+        """Ask by an entry; `read_key` gives its key where the entry cannot tell where that is."""
         self._plan = plan
+        self._read_key = read_key or plan.key
         self.name, self.fallback = plan.model.name, plan.model.fallback
         self.timeout_s = plan.model.timeout_us / MICROS
         self.key = ""
@@ -41,7 +44,7 @@ class AskedModel:
         """Return ADK's model. Raises BadFleet if its key or its packages are not there."""
         if self._llm is None:
             self._plan.require_extra()
-            self.key = self._plan.key()
+            self.key = self._read_key()
             build = _BUILDERS[self._plan.provider]
             self._llm = build(self._plan, self.key, self.timeout_s, self._clients)
         return self._llm

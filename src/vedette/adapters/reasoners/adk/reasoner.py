@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +50,8 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.capture import Capture
     from vedette.adapters.reasoners.adk.tools import DeclaredTool
 
-# Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
+# Where nobody is asked what a root_agent is. Whatever is told is not this.
 _NOT_DESCRIBED: Any = object()
-
-# Returns what is told of root_agents by the names of their agents, each with its folder and
-# release. See `read_root_agent`.
-Describe = Callable[[Mapping[str, tuple[Path, str]]], Awaitable[Mapping[str, Any]]]
 
 # A language model has no calibrated confidence: it is a constant, per agent in its charter, that
 # somebody measured. Until then a model is sure of nothing, and a person decides.
@@ -85,9 +81,9 @@ class AdkReasoner(StatelessReasoner):
     `model_for` gives the model of an agent in place of the one that its root_agent names (tests,
     rehearsals). `timeout_s` bounds one turn, `bounds` the tokens that a call of an agent may read
     and write: what may be more is not asked. Who is in `descriptions` is made of what a worker told
-    of its root_agent (`read_root_agent`), and none of its code runs here; of the others `agent.py`
-    is imported. Raises BadFleet at construction if a root_agent could do more than propose
-    (`check_root_agent`).
+    of its root_agent (`read_root_agent`), and none of its code runs here (None: it has none, only
+    an instruction.md); of the others `agent.py` is imported. Raises BadFleet at construction if a
+    root_agent could do more than propose (`check_root_agent`).
     """
 
     def __init__(
@@ -104,7 +100,6 @@ class AdkReasoner(StatelessReasoner):
         import_adk()
         bounds, releases, descriptions = bounds or {}, releases or {}, descriptions or {}
         self._timeout_s = timeout_s
-        self._describe: Describe | None = None
         self._models = models or {}
         self._model_for = model_for
         self._agents = {
@@ -117,36 +112,6 @@ class AdkReasoner(StatelessReasoner):
             )
             for name, folder in folders.items()
         }
-
-    @classmethod
-    async def from_workers(
-        cls,
-        folders: Mapping[str, Path],
-        describe: Describe,
-        *,
-        bounds: Mapping[str, tuple[int | None, int | None]],
-        releases: Mapping[str, str],
-        models: Mapping[str, AskedModel] | None = None,
-    ) -> AdkReasoner:
-        """Return one that has none of the agents' code imported here: it goes by what it is told.
-
-        `describe` is asked for all root_agents, and for one at a later release. Raises what that
-        does, and BadFleet as the construction.
-        """
-        wanted = {
-            name: (folder, releases[name])
-            for name, folder in folders.items()
-            if (folder / "agent.py").exists()
-        }
-        # Workers import ADK too, at the same time.
-        asked = describe(wanted) if wanted else _describe_none()
-        descriptions, _ = await asyncio.gather(asked, asyncio.to_thread(import_adk))
-        descriptions = {name: descriptions[name] for name in wanted}
-        made = cls(
-            folders, bounds=bounds, releases=releases, descriptions=descriptions, models=models
-        )
-        made._describe = describe
-        return made
 
     def _load(
         self,
@@ -165,11 +130,8 @@ class AdkReasoner(StatelessReasoner):
 
         Raises BadFleet as the construction does; then the present one stays.
         """
-        description = _NOT_DESCRIBED
-        if self._describe is not None and (folder / "agent.py").exists():
-            description = (await self._describe({name: (folder, release)}))[name]
         ready, imported = isolate_imports(
-            name, lambda: self._load(name, folder, release, bounds, description)
+            name, lambda: self._load(name, folder, release, bounds, _NOT_DESCRIBED)
         )
 
         def place() -> None:
@@ -183,6 +145,10 @@ class AdkReasoner(StatelessReasoner):
         while name is not None:
             _ = self._models[name].llm
             name = self._models[name].fallback
+
+    def forget_key(self, name: str) -> None:
+        """Have a model asked with its key as it is read anew."""
+        self._models[name].forget_key()
 
     async def close_models(self) -> None:
         """Let go of the connections to the models."""
@@ -327,7 +293,7 @@ def _load(
 
     tools = read_declared_tools(folder)
     by_function = {tool.name: tool for tool in tools}
-    if not (folder / "agent.py").exists():
+    if description is None or not (folder / "agent.py").exists():
         checked = make_plain_agent(folder, release, by_function)
     elif description is _NOT_DESCRIBED:
         checked = load_root_agent(folder, release, by_function)
@@ -359,10 +325,6 @@ def _with_model(ready: _LoadedAgent, name: str, llm: BaseLlm) -> _LoadedAgent:
     if agent is None or agent.model is not llm:
         agent = ready.by_model[name] = ready.agent.clone(update={"model": llm})
     return replace(ready, agent=agent)
-
-
-async def _describe_none() -> dict[str, Any]:
-    return {}
 
 
 def _require_model(model: str, folder: Path) -> None:
