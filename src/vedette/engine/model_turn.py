@@ -33,7 +33,7 @@ class _Wait(Struct, frozen=True):
 async def acquire_model(services: Services, context: RunContext) -> bool:
     """Take a place for the call of a run's next turn; False if there is none, then it waits."""
     agent, run, parked = context.agent, context.run, services.parked_runs
-    if not run.turn and _has_predecessor(services, context):
+    if not run.turn and parked.has_unjudged_before(run):
         await _wait(services, context, _Wait())
         return False
     now, budget = services.clock.now_us(), agent.budget
@@ -55,13 +55,6 @@ async def acquire_model(services: Services, context: RunContext) -> bool:
         return True
     await _wait(services, context, _Wait(routes))
     return False
-
-
-def _has_predecessor(services: Services, context: RunContext) -> bool:
-    """Say whether an earlier run of the key waits for its model: turns are taken in its order."""
-    first = services.parked_runs.find_predecessor(context.run)
-    found = None if first is None else services.store.runs.run(first)
-    return found is not None and found.state == "waiting" and found.waits == "model"
 
 
 def release_model(

@@ -30,6 +30,8 @@ class ParkedRuns(Struct):
 
     _keys: dict[tuple[str, str], list[QueuePosition]] = field(default_factory=dict)
     _turn_waiters: set[str] = field(default_factory=set)
+    # Those of `_keys` that wait for their first turn, for a model or behind one that does.
+    _unjudged: set[str] = field(default_factory=set)
     _targets: dict[str, dict[str, _TrialOrder]] = field(default_factory=dict)
     _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _wake_queue: dict[str, None] = field(default_factory=dict)
@@ -45,15 +47,29 @@ class ParkedRuns(Struct):
             return None
         return places[0][1]
 
+    def has_unjudged_before(self, run: Run) -> bool:
+        """Say whether an earlier run of the key waits for its first turn: they are judged in order.
+
+        Not who waits for a target: that has been judged, and holds up only what is told to targets.
+        """
+        places = self._keys.get((run.agent, run.key), ())
+        first = next((place for place in places if place[1] in self._unjudged), None)
+        return first is not None and first[0] < run.position
+
     def park_timed(self, run: Run) -> None:
         """Count a run as waiting for its time: it comes back by the clock."""
+        if run.waits == "model" and not run.turn:
+            self._unjudged.add(run.id)
         places = self._keys.setdefault((run.agent, run.key), [])
         place = (run.position, run.id)
         if place not in places:
             insort(places, place)
 
     def park_behind(self, run: Run) -> None:
-        """Count a run as waiting for its turn: it is woken when it is the first of its key."""
+        """Count a run as waiting for its turn: it is woken when it is the first of its key.
+
+        Or the first that waits to be judged, if it is one of these.
+        """
         self.park_timed(run)
         self._turn_waiters.add(run.id)
 
@@ -103,12 +119,19 @@ class ParkedRuns(Struct):
         places = self._keys.get(key)
         if places is None:
             return
+        self._unjudged.discard(run)
         remaining = [place for place in places if place[1] != run]
         if not remaining:
             del self._keys[key]
         elif len(remaining) < len(places):
             self._keys[key] = remaining
-            self.wake_if_first(remaining[0][1], key)
+            for first in self._firsts(key):
+                self.wake_if_first(first, key)
+
+    def _firsts(self, key: tuple[str, str]) -> list[str]:
+        """Return the first run of a key, and the first of those that wait to be judged."""
+        runs = [run for _, run in self._keys[key]]
+        return [*runs[:1], *[run for run in runs if run in self._unjudged][:1]]
 
     def wake(self, run: str) -> None:
         """Wake a run."""
@@ -117,7 +140,7 @@ class ParkedRuns(Struct):
 
     def wake_if_first(self, run: str, key: tuple[str, str]) -> None:
         """Wake a run that waits for its turn, if that has come."""
-        if run in self._turn_waiters and self._keys[key][0][1] == run:
+        if run in self._turn_waiters and run in self._firsts(key):
             self.wake(run)
 
     def wake_oldest(self, target: str) -> bool:
@@ -213,6 +236,7 @@ class ParkedRuns(Struct):
         for part in (
             self._keys,
             self._turn_waiters,
+            self._unjudged,
             self._targets,
             self._targets_of,
             self._wake_queue,

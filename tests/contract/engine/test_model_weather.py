@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.config.models import ModelPlan
+from vedette.domain.action import Proposal
+from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.model import FailureKind, Model
 from vedette.domain.model_turn import ModelAway, ModelUse
+from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement, StatelessReasoner
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
@@ -62,15 +66,28 @@ def away(kind: FailureKind = "unavailable", after_s: float = 0, **more: Any) -> 
 
 
 def fleet_of(
-    folder: Path, clock: ManualClock, model: Reasoner, *, model_calls: int = 1000
+    folder: Path,
+    clock: ManualClock,
+    model: Reasoner,
+    *,
+    world: World | None = None,
+    agents: tuple[str, ...] = ("worker",),
+    entries: Sequence[Model] = (),
 ) -> FleetHarness:
+    """Return a fleet whose agents ask the first of these entries, or each its own model."""
     reasoners = {"judge": ScriptedReasoner([]), "adk": model}
     fleet = toy_fleet(
-        folder, World(), clock=clock, reasoner="adk", reasoners=reasoners, model_calls=model_calls
-    )
-    path = fleet.content / "agents" / "worker" / "agent.yaml"
+        folder, world or World(), agents=agents, clock=clock, reasoner="adk", reasoners=reasoners,
+        model_calls=1000,
+    )  # fmt: skip
     bounds = "budget: {input_tokens_per_call: 120, output_tokens_per_call: 80, "
-    path.write_text(path.read_text().replace("budget: {", bounds))
+    for name in agents:
+        path = fleet.content / "agents" / name / "agent.yaml"
+        text = path.read_text().replace("budget: {", bounds)
+        if entries:
+            text = text.replace("reasoner: adk", f"reasoner: adk\nmodel: {entries[0].name}")
+        path.write_text(text)
+    fleet.models = {one.name: ModelPlan(one, "gemini", "m", key_env="K") for one in entries}
     return fleet
 
 
@@ -270,8 +287,7 @@ async def test_a_call_that_may_have_been_answered_is_charged(
         await let_pass(fleet, clock, 10)
         (run,) = fleet.runs(event)
         assert run.state == "done"
-        # The toy agent may make two calls a turn: that is the worst case of the lost one.
-        assert fleet.app.store.spend.of_run(run.id)["model_calls"] == 3
+        assert fleet.app.store.spend.of_run(run.id)["model_calls"] == 2
 
 
 async def test_a_fallback_takes_over_while_the_model_is_away(
@@ -280,14 +296,8 @@ async def test_a_fallback_takes_over_while_the_model_is_away(
     """Nothing waits, each turn says which entry is asked, and the first choice comes back."""
     model.trouble = lambda briefing: away("key") if briefing.model == "first" else None
     events = [job(f"e{n}", key=f"k{n}") for n in range(20)]
-    fleet = fleet_of(tmp_path, clock, model)
-    path = fleet.content / "agents" / "worker" / "agent.yaml"
-    path.write_text(path.read_text().replace("reasoner: adk", "reasoner: adk\nmodel: first"))
-    fleet.models = {
-        "first": ModelPlan(Model("first", fallback="second"), "gemini", "m", key_env="K"),
-        "second": ModelPlan(Model("second"), "gemini", "m", key_env="K"),
-    }
-    async with fleet:
+    entries = [Model("first", fallback="second"), Model("second")]
+    async with fleet_of(tmp_path, clock, model, entries=entries) as fleet:
         await fleet.send(*events)
         await let_pass(fleet, clock, 20)
         assert states(fleet, events) == {("done", None)}
@@ -342,6 +352,37 @@ async def test_a_key_s_next_event_is_not_asked_before_one_that_failed(
         asked = [name for _, name, _ in model.asked if name != "other"]
         assert asked == ["first", "first", "first", "second"]
         assert fleet.app.services.parked_runs.key_count == 0
+
+
+class Sender(WeatherModel):
+    """One that has the event "sends" send a text first."""
+
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
+        done = await super().reason(briefing)
+        if briefing.event.id != "sends" or briefing.turn > 1:
+            return done
+        args = {"to": Ref("/charter/desk"), "text": "x"}
+        return replace(done, proposals=(Proposal("wire.send", args, "", 1.0),))
+
+
+async def test_a_key_is_asked_in_order_behind_one_that_waits_for_its_target(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    model = Sender(clock)
+    failures = [away(), away()]
+    model.trouble = lambda briefing: (
+        failures.pop() if failures and briefing.event.id == "first" else None
+    )
+    world = World(answer=lambda call: Outcome("retry"))
+    async with fleet_of(tmp_path, clock, model, world=world) as fleet:
+        for name in ("sends", "first", "second", "third"):
+            await fleet.send(job(name))
+            await fleet.wait_until_idle()
+        assert states(fleet, [job("sends")]) == {("waiting", "target")}
+        await let_pass(fleet, clock, 10)
+        asked = [name for _, name, _ in model.asked]
+        assert asked == ["sends", "first", "first", "first", "second", "third"]
+        assert states(fleet, [job("second"), job("third")]) == {("done", None)}
 
 
 async def test_who_waits_for_its_model_goes_before_who_comes(
