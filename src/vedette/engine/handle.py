@@ -19,12 +19,12 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
-from vedette.domain.model_turn import ModelAway, ModelError, SignaturesRefused
+from vedette.domain.model_turn import ModelAway, ModelError, RequestRefused, SignaturesRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
-from vedette.engine.model_turn import acquire_model, release_model, wait_for_model
+from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
@@ -142,6 +142,12 @@ async def ask_model(services: Services, context: RunContext, *, anew: bool = Fal
             raise
         release_model(services, context, failure.use, failure=failure)
         await wait_for_model(services, context, failure)
+        return False
+    except RequestRefused as failure:
+        release_model(services, context, failure.use, failure=failure)
+        if not refuses_all(services, context):
+            raise
+        await wait_for_model(services, context, None)
         return False
     except ModelError as error:
         release_model(services, context, error.use)

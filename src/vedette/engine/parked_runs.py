@@ -21,8 +21,8 @@ from vedette.engine.tool_calls import LAST_RETRY_US
 RECHECK_US = 3_600_000_000
 
 QueuePosition = tuple[int, str]
-# Who goes first of those that wait for a target: how often it tried in vain, then its position.
-_TrialOrder = tuple[int, int, str]
+# Of one that waits for a target: its agent, how often it tried in vain, its place.
+_Waiter = tuple[str, int, QueuePosition]
 
 
 class ParkedRuns(Struct):
@@ -32,7 +32,9 @@ class ParkedRuns(Struct):
     _turn_waiters: set[str] = field(default_factory=set)
     # Those of `_keys` that wait for their first turn, for a model or behind one that does.
     _unjudged: set[str] = field(default_factory=set)
-    _targets: dict[str, dict[str, _TrialOrder]] = field(default_factory=dict)
+    _targets: dict[str, dict[str, _Waiter]] = field(default_factory=dict)
+    # By target and agent: how many were woken for the target before the last one of the agent.
+    _woken: dict[tuple[str, str], int] = field(default_factory=dict)
     _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _wake_queue: dict[str, None] = field(default_factory=dict)
     # Runs that were woken and are in memory: they may try what they were parked with.
@@ -91,7 +93,7 @@ class ParkedRuns(Struct):
         self._await_target(run, model, failures)
 
     def _await_target(self, run: Run, target: str, failures: int) -> None:
-        self._targets.setdefault(target, {})[run.id] = (failures, run.position, run.id)
+        self._targets.setdefault(target, {})[run.id] = (run.agent, failures, (run.position, run.id))
         self._targets_of.setdefault(run.id, set()).add(target)
 
     def note_retry_after(self, row: ActionRow, retry_after_us: int) -> None:
@@ -143,18 +145,30 @@ class ParkedRuns(Struct):
         if run in self._turn_waiters and run in self._firsts(key):
             self.wake(run)
 
-    def wake_oldest(self, target: str) -> bool:
-        """Wake the oldest run that waits for a target; False if none does."""
+    def wake_oldest(self, target: str, *, is_trial: bool = False) -> bool:
+        """Wake a run that waits for a target; False if none does.
+
+        The agents take turns; of one, the oldest. For a trial, first of those that tried less often
+        in vain.
+        """
         waiting = self._targets.get(target)
         if not waiting:
             return False
-        self.wake(min(waiting, key=lambda run: waiting[run]))
+
+        def order(run: str) -> tuple[int, int, QueuePosition]:
+            agent, failures, place = waiting[run]
+            return (failures if is_trial else 0, self._woken.get((target, agent), 0), place)
+
+        first = min(waiting, key=order)
+        latest = max((n for (one, _), n in self._woken.items() if one == target), default=0)
+        self._woken[target, waiting[first][0]] = latest + 1
+        self.wake(first)
         return True
 
     def wake_all(self, target: str) -> None:
         """Wake every run that waits for a target, oldest first."""
         waiting = self._targets.get(target, {})
-        for run in sorted(waiting, key=lambda run: waiting[run]):
+        for run in sorted(waiting, key=lambda run: waiting[run][2]):
             self.wake(run)
 
     def pop_woken(self) -> str | None:
@@ -225,6 +239,10 @@ class ParkedRuns(Struct):
     def count_waiting(self, target: str) -> int:
         """Return how many runs wait for a target."""
         return len(self._targets.get(target, ()))
+
+    def is_awaited_by(self, target: str, agent: str) -> bool:
+        """Say whether a run of an agent waits for a target."""
+        return any(waiter[0] == agent for waiter in self._targets.get(target, {}).values())
 
     @property
     def key_count(self) -> int:
