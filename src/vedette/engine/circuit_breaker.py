@@ -80,13 +80,12 @@ class Breaker(Struct):
         of a target that is being tried again, so what comes of them then counts for nothing but
         what they asked for.
         """
-        self.why = why or self.why
         if leave == "trial":
             self._trial_in_flight = False
             if ok is None:
                 return False
             if not ok:
-                self._open(now_us, until_us)
+                self._open(now_us, why, until_us)
                 return False
             self.state, self.open_count, self._in_a_row, self.why = "closed", 0, 0, ""
             self._current_half = self._previous_half = (0, 0)
@@ -94,12 +93,12 @@ class Breaker(Struct):
         if self.state != "closed":
             self.retry_us = max(self.retry_us, until_us)
         elif until_us > now_us:
-            self._open(now_us, until_us)
+            self._open(now_us, why, until_us)
         elif ok is not None:
-            self._count(ok, now_us)
+            self._count(ok, now_us, why)
         return False
 
-    def _count(self, ok: bool, now_us: int) -> None:
+    def _count(self, ok: bool, now_us: int, why: str) -> None:
         limits = self.limits
         # Two halves of the window: the one that goes on, and the one before it.
         half = limits.window_us // 2
@@ -116,10 +115,10 @@ class Breaker(Struct):
         )
         often = calls >= limits.least and failures * 1000 >= calls * limits.share_milli
         if not ok and (self._in_a_row >= limits.in_a_row or often):
-            self._open(now_us)
+            self._open(now_us, why)
 
-    def _open(self, now_us: int, until_us: int = 0) -> None:
-        limits, tries = self.limits, self.open_count
+    def _open(self, now_us: int, why: str, until_us: int = 0) -> None:
+        limits, tries, self.why = self.limits, self.open_count, why
         self.state, self.open_count = "open", self.open_count + 1
         wait_us = delay_us(
             tries, first_us=limits.first_us, last_us=limits.last_us, seed=self.target

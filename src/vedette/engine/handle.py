@@ -24,7 +24,7 @@ from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
-from vedette.engine.model_turn import acquire_model, release_model, wait_for_model
+from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
@@ -146,6 +146,15 @@ async def ask_model(services: Services, context: RunContext, *, anew: bool = Fal
             raise
         release_model(services, context, failure.use, failure=failure)
         await wait_for_model(services, context, failure)
+        return False
+    except RequestRefused as failure:
+        if failure.may_begin_anew:
+            release_model(services, context, ModelUse(1))
+            raise
+        release_model(services, context, failure.use, failure=failure)
+        if not refuses_all(services, context):
+            raise
+        await wait_for_model(services, context, None)
         return False
     except ModelError as error:
         release_model(services, context, error.use, is_answered=error.is_answered)

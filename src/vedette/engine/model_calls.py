@@ -16,10 +16,13 @@ from msgspec import Struct, field
 from vedette.domain.agent import Agent
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.model import HELD_US, Model
-from vedette.domain.model_turn import ModelAway
+from vedette.domain.model_turn import ModelAway, RequestRefused
 from vedette.domain.ports.reasoner import Metrics
 from vedette.engine.circuit_breaker import Breaker, CircuitBreakers, Leave
 
+# So many requests refused without an answer between them are no matter of these requests: the model
+# is left alone for so long, as a code does not tell a refused fleet from a refused request.
+_REFUSED_IN_A_ROW, _REFUSED_US = 5, 60_000_000
 # Of runs of which it is remembered that their model gave no answer; the oldest go first.
 _MAX_FAILURES = 65_536
 # What the breakers and the runs that wait call a model.
@@ -45,6 +48,7 @@ class ModelCalls(Struct):
     model: Model
     breaker: Breaker
     in_flight: int = 0
+    _refused: int = 0
     # What the last call might have taken for which there was no room: who waits asks for as much.
     _wanted: int = 0
     # Those that count: in flight, or begun within the last minute; oldest first.
@@ -100,7 +104,7 @@ class ModelCalls(Struct):
         now_us: int,
         *,
         tokens: int | None = None,
-        failure: ModelAway | None = None,
+        failure: ModelAway | RequestRefused | None = None,
         is_made: bool = True,
         is_answered: bool = True,
     ) -> None:
@@ -114,7 +118,16 @@ class ModelCalls(Struct):
         if not is_made:
             self._recent.remove(call)
             self.breaker.release(call.leave, None, now_us)
+        elif isinstance(failure, RequestRefused):
+            self._refused += 1
+            call.tokens = 0
+            if self._refused < _REFUSED_IN_A_ROW:
+                self.breaker.release(call.leave, None, now_us)
+            else:
+                until_us, why = now_us + _REFUSED_US, str(failure.code)
+                self.breaker.release(call.leave, False, now_us, until_us=until_us, why=why)
         elif failure is None:
+            self._refused = 0
             call.tokens = call.tokens if tokens is None else tokens
             self.breaker.release(call.leave, True if is_answered else None, now_us)
         else:
@@ -122,6 +135,11 @@ class ModelCalls(Struct):
             wait_us = max(failure.retry_after_us, HELD_US.get(failure.kind, 0))
             until_us = now_us + wait_us if wait_us else 0
             self.breaker.release(call.leave, False, now_us, until_us=until_us, why=failure.code)
+
+    def move_clock(self, by_us: int) -> None:
+        """Have the calls of the last minute have begun so much later."""
+        for call in self._recent:
+            call.at_us += by_us
 
     def is_away(self, now_us: int) -> bool:
         """Say whether the model is left alone now."""
@@ -133,7 +151,8 @@ class Models(Struct):
 
     entries: Mapping[str, Model] = field(default_factory=dict)
     breakers: CircuitBreakers = field(default_factory=CircuitBreakers)
-    # How often the model gave no answer to a run, since its last answer or this worker's start.
+    # How often the model gave no answer to a run, since its last answer or this worker's start; 0
+    # for one of which it is recorded that its model is away.
     failures: dict[str, int] = field(default_factory=dict)
     _calls: dict[str, ModelCalls] = field(default_factory=dict)
 
@@ -154,13 +173,25 @@ class Models(Struct):
             yield found
             name = found.model.fallback
 
+    def move_clock(self, by_us: int) -> None:
+        """Have calls have begun so much later: the clock that they are counted by was set."""
+        for calls in self.in_use():
+            calls.move_clock(by_us)
+
     def count_failure(self, run: str) -> int:
         """Return how often a run's model gave it no answer, this time included."""
-        failures = self.failures
-        failures[run] = failures.pop(run, 0) + 1
-        if len(failures) > _MAX_FAILURES:
-            del failures[next(iter(failures))]
-        return failures[run]
+        self.failures[run] = self.failures.pop(run, 0) + 1
+        self._forget_oldest()
+        return self.failures[run]
+
+    def note_told(self, run: str) -> None:
+        """Note that it was recorded of a run that its model is away, until it is answered."""
+        self.failures.setdefault(run, 0)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        if len(self.failures) > _MAX_FAILURES:
+            del self.failures[next(iter(self.failures))]
 
     def in_use(self) -> Iterator[ModelCalls]:
         """Yield the calls of all models that were asked here."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.config.models import ModelPlan
+from vedette.domain.action import Proposal
+from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.model import FailureKind, Model
-from vedette.domain.model_turn import ModelAway, ModelUse
+from vedette.domain.model_turn import UNCHARGED, ModelAway, ModelError, ModelUse, RequestRefused
+from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement, StatelessReasoner
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
@@ -31,7 +35,7 @@ class WeatherModel(StatelessReasoner):
     """A model that answers at once, or fails as `trouble` says. It notes when it was asked."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.trouble: Callable[[Briefing], ModelAway | None] = lambda briefing: None
+        self.trouble: Callable[[Briefing], ModelError | None] = lambda briefing: None
         self.asked: list[tuple[int, str, str]] = []
         self.gate: asyncio.Event | None = None
         self.in_flight = self.most = 0
@@ -62,15 +66,28 @@ def away(kind: FailureKind = "unavailable", after_s: float = 0, **more: Any) -> 
 
 
 def fleet_of(
-    folder: Path, clock: ManualClock, model: Reasoner, *, model_calls: int = 1000
+    folder: Path,
+    clock: ManualClock,
+    model: Reasoner,
+    *,
+    world: World | None = None,
+    agents: tuple[str, ...] = ("worker",),
+    entries: Sequence[Model] = (),
 ) -> FleetHarness:
+    """Return a fleet whose agents ask the first of these entries, or each its own model."""
     reasoners = {"judge": ScriptedReasoner([]), "adk": model}
     fleet = toy_fleet(
-        folder, World(), clock=clock, reasoner="adk", reasoners=reasoners, model_calls=model_calls
-    )
-    path = fleet.content / "agents" / "worker" / "agent.yaml"
+        folder, world or World(), agents=agents, clock=clock, reasoner="adk", reasoners=reasoners,
+        model_calls=1000,
+    )  # fmt: skip
     bounds = "budget: {input_tokens_per_call: 120, output_tokens_per_call: 80, "
-    path.write_text(path.read_text().replace("budget: {", bounds))
+    for name in agents:
+        path = fleet.content / "agents" / name / "agent.yaml"
+        text = path.read_text().replace("budget: {", bounds)
+        if entries:
+            text = text.replace("reasoner: adk", f"reasoner: adk\nmodel: {entries[0].name}")
+        path.write_text(text)
+    fleet.models = {one.name: ModelPlan(one, "gemini", "m", key_env="K") for one in entries}
     return fleet
 
 
@@ -281,14 +298,8 @@ async def test_a_fallback_takes_over_while_the_model_is_away(
     """Nothing waits, each turn says which entry is asked, and the first choice comes back."""
     model.trouble = lambda briefing: away("key") if briefing.model == "first" else None
     events = [job(f"e{n}", key=f"k{n}") for n in range(20)]
-    fleet = fleet_of(tmp_path, clock, model)
-    path = fleet.content / "agents" / "worker" / "agent.yaml"
-    path.write_text(path.read_text().replace("reasoner: adk", "reasoner: adk\nmodel: first"))
-    fleet.models = {
-        "first": ModelPlan(Model("first", fallback="second"), "gemini", "m", key_env="K"),
-        "second": ModelPlan(Model("second"), "gemini", "m", key_env="K"),
-    }
-    async with fleet:
+    entries = [Model("first", fallback="second"), Model("second")]
+    async with fleet_of(tmp_path, clock, model, entries=entries) as fleet:
         await fleet.send(*events)
         await let_pass(fleet, clock, 20)
         assert states(fleet, events) == {("done", None)}
@@ -345,6 +356,37 @@ async def test_a_key_s_next_event_is_not_asked_before_one_that_failed(
         assert fleet.app.services.parked_runs.key_count == 0
 
 
+class Sender(WeatherModel):
+    """One that has the event "sends" send a text first."""
+
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
+        done = await super().reason(briefing)
+        if briefing.event.id != "sends" or briefing.turn > 1:
+            return done
+        args = {"to": Ref("/charter/desk"), "text": "x"}
+        return replace(done, proposals=(Proposal("wire.send", args, "", 1.0),))
+
+
+async def test_a_key_is_asked_in_order_behind_one_that_waits_for_its_target(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    model = Sender(clock)
+    failures = [away(), away()]
+    model.trouble = lambda briefing: (
+        failures.pop() if failures and briefing.event.id == "first" else None
+    )
+    world = World(answer=lambda call: Outcome("retry"))
+    async with fleet_of(tmp_path, clock, model, world=world) as fleet:
+        for name in ("sends", "first", "second", "third"):
+            await fleet.send(job(name))
+            await fleet.wait_until_idle()
+        assert states(fleet, [job("sends")]) == {("waiting", "target")}
+        await let_pass(fleet, clock, 10)
+        asked = [name for _, name, _ in model.asked]
+        assert asked == ["sends", "first", "first", "first", "second", "third"]
+        assert states(fleet, [job("second"), job("third")]) == {("done", None)}
+
+
 async def test_who_waits_for_its_model_goes_before_who_comes(
     tmp_path: Path, clock: ManualClock, model: WeatherModel
 ) -> None:
@@ -361,3 +403,136 @@ async def test_who_waits_for_its_model_goes_before_who_comes(
         assert [name for _, name, _ in model.asked] == ["a", "b"]
         await let_pass(fleet, clock, 60)
         assert [name for _, name, _ in model.asked] == ["a", "b", "c"]
+
+
+async def test_requests_that_are_all_refused_wait_but_for_the_first_few(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    """A fleet that its provider does not serve is told so by the code of a bad request."""
+    model.trouble = lambda briefing: RequestRefused("no (400)", UNCHARGED)
+    events = [job(f"e{n}", key=f"k{n}") for n in range(30)]
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_in_flight=1))
+        await fleet.send(*events)
+        await let_pass(fleet, clock, 300)
+        dead = len(fleet.entries("run.dead"))
+        assert (dead, len(model.asked)) == (5, 5 + 4)
+        assert fleet.app.services.breakers.for_target(f"model:{MODEL}").why == "model-request"
+        assert {entry["what"] for entry in fleet.entries("model.away")} == {"model-request"}
+        model.trouble = lambda briefing: None
+        await let_pass(fleet, clock, 120)
+        assert states(fleet, events) == {("dead", None), ("done", None)}
+        assert len(fleet.entries("run.dead")) == 5
+
+
+async def test_a_refused_request_now_and_then_holds_nobody_up(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    bad = RequestRefused("no (400)", UNCHARGED)
+    model.trouble = lambda briefing: bad if briefing.event.id.startswith("bad") else None
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        for n in range(8):
+            await fleet.send(job(f"bad{n}", key=f"b{n}"))
+            await fleet.wait_until_idle()
+            await fleet.send(job(f"e{n}", key=f"k{n}"))
+            await fleet.wait_until_idle()
+        assert len(fleet.entries("run.dead")) == 8
+        assert fleet.entries("model.away") == []
+        assert len(fleet.entries("run.closed")) == 8
+
+
+@pytest.mark.parametrize("fallback", [None, "second"])
+async def test_who_waits_for_room_is_not_woken_before_there_is_some(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel, fallback: str | None
+) -> None:
+    """A fallback that is well has room all the time, and is not asked."""
+    entries = [Model("first", calls_per_minute=2, fallback=fallback), Model("second")]
+    async with fleet_of(tmp_path, clock, model, entries=entries) as fleet:
+        await fleet.send(*(job(f"e{n}", key=f"k{n}") for n in range(6)))
+        await fleet.wait_until_idle()
+        looks = fleet.app.dispatcher.wakeups
+        for _ in range(5):
+            looks.poll(clock.now_us())
+            assert fleet.app.dispatcher.is_idle
+        await let_pass(fleet, clock, 130)
+        assert [name for _, _, name in model.asked] == ["first"] * 6
+
+
+@pytest.mark.parametrize("by_h", [-80, 80])
+async def test_a_clock_that_was_set_leaves_the_limits_as_they_were(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel, by_h: int
+) -> None:
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_per_minute=1))
+        await fleet.send(job("a", key="a"))
+        await fleet.wait_until_idle()
+        clock.set_wall(clock.now_us() + by_h * 60 * MINUTE)
+        await let_pass(fleet, clock, 5)
+        await fleet.app.commands.clock_confirm(fleet.order())
+        await asyncio.sleep(0.1)  # the waker looks
+        await fleet.send(job("b", key="b"))
+        await let_pass(fleet, clock, 30)
+        assert [name for _, name, _ in model.asked] == ["a"]
+        await let_pass(fleet, clock, 30)
+        assert [name for _, name, _ in model.asked] == ["a", "b"]
+
+
+async def test_a_limit_is_not_told_as_a_model_that_is_away(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    failures = [away()]
+    model.trouble = lambda briefing: failures.pop() if failures else None
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_per_minute=3))
+        await fleet.send(job("a", key="a"))
+        await let_pass(fleet, clock, 90)
+        assert len(fleet.entries("model.away")) == 1  # its own
+        await fleet.send(*(job(f"e{n}", key=f"k{n}") for n in range(8)))
+        await fleet.wait_until_idle()
+        assert len(fleet.entries("model.away")) == 1
+
+
+async def test_a_run_that_waited_for_room_says_so_when_its_model_goes_away(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_per_minute=1))
+        first, *others = [job(name, key=name) for name in "abc"]
+        await fleet.send(first)
+        await fleet.wait_until_idle()
+        await fleet.send(*others)
+        await fleet.wait_until_idle()
+        model.trouble = lambda briefing: away("billing")
+        await let_pass(fleet, clock, 700)
+        told = [entry["event"] for entry in fleet.entries("model.away")]
+        assert sorted(told) == sorted(event.key for event in others)
+
+
+async def test_another_agent_does_not_wait_behind_a_storm(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    entries = [Model("first", calls_per_minute=30)]
+    agents = ("worker", "other")
+    async with fleet_of(tmp_path, clock, model, agents=agents, entries=entries) as fleet:
+        await fleet.send(*(job(f"e{n}", key=f"k{n}") for n in range(120)))
+        await fleet.wait_until_idle()
+        await fleet.send(*(job(f"o{n}", key=f"o{n}", agent="other") for n in range(5)))
+        await let_pass(fleet, clock, 61)
+        asked = [name for _, name, _ in model.asked]
+        assert {f"o{n}" for n in range(5)} <= set(asked)
+
+
+async def test_who_failed_once_is_not_last_for_ever(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    failures = [away()]
+    model.trouble = lambda briefing: failures.pop() if failures else None
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_per_minute=10))
+        poor = job("poor", key="poor")
+        await fleet.send(poor)
+        await fleet.wait_until_idle()
+        for n in range(0, 60, 5):
+            await fleet.send(*(job(f"e{n + i}", key=f"k{n + i}") for i in range(5)))
+            await let_pass(fleet, clock, 15)
+        assert states(fleet, [poor]) == {("done", None)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ QUOTA_MINUTE = {
     "violations": [{"quotaId": "GenerateRequestsPerMinutePerProjectPerModel"}],
 }
 BAD_KEY = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
+NO_BILLING = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "BILLING_DISABLED"}
 RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "12.5s"}
 
 
@@ -73,6 +75,9 @@ RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "12.
         (gemini(402, "PAYMENT_REQUIRED"), "billing"),
         (gemini(400, "INVALID_ARGUMENT", BAD_KEY), "key"),
         (gemini(403, "PERMISSION_DENIED"), "forbidden"),
+        (gemini(403, "PERMISSION_DENIED", NO_BILLING), "billing"),
+        (gemini(400, "FAILED_PRECONDITION"), "forbidden"),
+        (gemini(302, ""), "unavailable"),
         (gemini(404, "NOT_FOUND"), "missing"),
         (gemini(500, "INTERNAL"), "unavailable"),
         (gemini(503, "UNAVAILABLE"), "unavailable"),
@@ -99,6 +104,8 @@ RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "12.
         (TimeoutError(), "timeout"),
         (APIConnectionError(), "connection"),
         (ConnectionResetError(), "connection"),
+        (json.JSONDecodeError("Expecting value", "<html>", 0), "unavailable"),
+        (errors.UnknownApiResponseError("<html>"), "unavailable"),
     ],
 )  # fmt: skip
 def test_a_failure_is_told_by_its_code(error: BaseException, kind: str) -> None:
@@ -123,7 +130,10 @@ def test_what_nobody_knows_is_tried_again() -> None:
     assert isinstance(found, ModelFailed)
     assert isinstance(found, Temporary)
     assert (found.use.calls, found.use.spent) == (1, {}), "nobody knows whether it was answered"
-    assert "ValueError: surprise" in str(found)
+    assert "ValueError: surprise" in str(
+        explain_failure(ValueError("surprise"), "fast", 1, key="k")
+    )
+    assert "surprise" not in str(found), "which might repeat a key that nobody knows here"
 
 
 def test_a_wrapped_error_is_known_by_its_cause() -> None:
@@ -164,22 +174,27 @@ def test_how_long_a_provider_asks_to_be_left_alone(error: BaseException, seconds
 def test_only_a_call_that_may_have_been_answered_is_charged() -> None:
     assert failed(APITimeoutError()).use.calls
     assert failed(ConnectionResetError()).use.calls
+    assert failed(json.JSONDecodeError("Expecting value", "{", 1)).use.calls
     never_sent = APIConnectionError()
     never_sent.__cause__ = ConnectError()
     assert not failed(never_sent).use.calls
     assert not failed(gemini(503, "UNAVAILABLE")).use.calls
 
 
-def test_no_key_is_told_on() -> None:
-    words = "Incorrect API key provided: sk-proj-Ab12*** and mine"
+@pytest.mark.parametrize("key", ["", "AQ.mine"])
+def test_no_key_is_told_on(key: str) -> None:
+    words = "Incorrect API key provided: AQ.mine"
     for error in (
         APIStatusError(401, {"error": {"message": words, "code": "invalid_api_key"}}),
-        APIStatusError(400, {"error": {"message": words}}),
+        error_400(words),
         ValueError(words),
     ):
-        text = str(explain_failure(error, "fast", 1, key="mine"))
-        assert "sk-" not in text
-        assert "mine" not in text
+        assert "mine" not in str(explain_failure(error, "fast", 1, key=key))
+    assert "(400, invalid_request_error)" in str(explain_failure(error_400(words), "fast", 1))
+
+
+def error_400(words: str) -> APIStatusError:
+    return APIStatusError(400, {"error": {"message": words, "type": "invalid_request_error"}})
 
 
 @pytest.mark.parametrize("code", [500, 502, 504, 524, 408, 499])

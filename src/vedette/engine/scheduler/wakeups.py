@@ -126,7 +126,7 @@ class Wakeups:
                 breaker.is_trial_due(now_us)
                 and self._next_trial_us.get(breaker.target, 0) <= now_us
             ):
-                services.parked_runs.wake_oldest(breaker.target)
+                services.parked_runs.wake_oldest(breaker.target, is_trial=True)
                 self._next_trial_us[breaker.target] = now_us + 1_000_000
         for calls in services.models.in_use():
             self._wake_for_model(calls, now_us)
@@ -312,6 +312,7 @@ class PollLoop:
             self._lanes.move_waits(by_us)
             for breaker in services.breakers.list_tripped():
                 breaker.retry_us += by_us
+            services.models.move_clock(by_us)
             services.shortages.clear()
             self._lanes.wakeups.mark_stale()
         while self._unrecorded_jumps and services.store.steps.is_ready:

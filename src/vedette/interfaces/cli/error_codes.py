@@ -143,9 +143,10 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "Correct the entry and restart the fleet.",
     ),
     "model-request": ErrorExplanation(
-        "The provider refused one request for good; its run is a dead letter.",
-        "The prompt is too long, or the model does not take a setting of agent.py.",
-        "Read what it says, mend the agent, and redrive: `vedette redrive RUN`.",
+        "The provider refused a request for good; its run is a dead letter.",
+        "The prompt is too long, or the model does not take a setting of agent.py. If five in a "
+        "row are refused, it may be the account: then the others wait.",
+        "Mend the agent, or the account there, and redrive: `vedette redrive RUN`.",
     ),
     # --- mail servers ---
     "no-such-folder": ErrorExplanation(

@@ -3,8 +3,8 @@
 Told by the error's code and never by its words, which providers change. A 429 is a rate, a day's
 quota or an unpaid bill; a bad key is a 401, or Gemini's 400. Errors of google-genai, anthropic,
 openai, litellm and of the HTTP clients below them are known by their shape, so none of these is
-imported here. Nothing of what an error says is told on unless it is a code, but of a refused
-request: providers repeat parts of the key.
+imported here. Nothing of what a provider says is told on unless it is a code: providers repeat
+parts of the key, and other secrets of whoever asked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from traceback import walk_tb
 from typing import Any
 
 from vedette.domain.base.safe_text import escape_text
@@ -31,7 +32,8 @@ _RATE, _DAY_US = 429, 86_400_000_000
 # OpenAI's and Anthropic's words for a 429 that waiting does not mend.
 _BILLING = frozenset(
     {"insufficient_quota", "credit_balance_exhausted", "organization_usage_limit_exceeded",
-     "enforced_spend_limit_reached", "billing_hard_limit_reached", "billing_error"}
+     "enforced_spend_limit_reached", "billing_hard_limit_reached", "billing_error",
+     "BILLING_DISABLED"}
 )  # fmt: skip
 _BILLING_END = "_spend_limit_exceeded"
 _KINDS: Mapping[int, FailureKind] = {
@@ -48,6 +50,11 @@ _BY_CLASS: tuple[tuple[FailureKind, frozenset[str]], ...] = (
         "connection",
         frozenset({"ConnectionError", "APIConnectionError", "TransportError", "ClientError",
                    "gaierror", "SSLError"}),
+    ),
+    # What came was no answer: a proxy's page, or half of one.
+    (
+        "unavailable",
+        frozenset({"JSONDecodeError", "APIResponseValidationError", "UnknownApiResponseError"}),
     ),
 )  # fmt: skip
 _NOT_SENT = frozenset(
@@ -67,8 +74,6 @@ _MENDS: Mapping[FailureKind, tuple[str, str]] = {
 }
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s\Z")
-# Shapes of keys, should one not be the key that is known.
-_KEY = re.compile(r"\b(sk-|AIza|ya29\.)[\w*.-]*")
 _MAX_WORDS, _MAX_CAUSES = 300, 6
 
 
@@ -76,42 +81,43 @@ def explain_failure(error: BaseException, model: str, calls: int, *, key: str = 
     """Return what an error of a model's call means for the fleet, and what `calls` of it cost.
 
     ModelAway for what is waited for or mended, RequestRefused for a request that is refused,
-    ModelFailed for what nobody knows. `key` is cut out of what is told on.
+    ModelFailed for what nobody knows. `key` is cut out of what is told of that.
     """
     for cause in _causes(error):
         if isinstance(cause, ModelAway):
             return cause
         status, words = _status(cause), tuple(_codes(cause))
         if status is not None:
-            return _explain_status(cause, status, words, model, calls, key)
+            return _explain_status(cause, status, words, model, calls)
         names = {one.__name__ for one in type(cause).__mro__}
         for kind, known in _BY_CLASS:
-            if names & known:
+            if names & known and not (kind == "unavailable" and _is_of_adk(cause)):
                 if kind == "key" and getattr(cause, "retryable", False):
                     kind = "connection"
                 is_sent = not any(_NOT_SENT & _names(one) for one in _causes(cause))
-                charged = kind in ("timeout", "connection") and is_sent
+                charged = kind in ("timeout", "connection", "unavailable") and is_sent
                 return _away(model, kind, "", ModelUse(calls) if charged else UNCHARGED)
-    what = f"the model {model} failed: {type(error).__name__}"
-    return ModelFailed(f"{what}: {tell_error(error, key)}", ModelUse(calls))
+    return ModelFailed(f"the model {model} failed: {tell_error(error, key)}", ModelUse(calls))
 
 
 def _explain_status(
-    error: BaseException, status: int, words: tuple[str, ...], model: str, calls: int, key: str
+    error: BaseException, status: int, words: tuple[str, ...], model: str, calls: int
 ) -> ModelError:
-    kind = _KINDS.get(status, "unavailable" if status >= 500 else None)
+    kind = _KINDS.get(status, None if 400 <= status < 500 else "unavailable")
     if any(word.startswith("API_KEY_") for word in words):
         kind = "key"
     elif any(word in _BILLING or word.endswith(_BILLING_END) for word in words):
         kind = "billing"
     elif status == _RATE and _is_daily(error):
         kind = "quota"
+    elif kind is None and "FAILED_PRECONDITION" in words:
+        kind = "forbidden"  # Gemini's word for a region, or an account, that it does not serve
+    said = ", ".join(dict.fromkeys((str(status), *words[:2])))
     if kind is None:
         mend = "see what the model takes; nothing of this request is sent again"
-        what = f"the provider of the model {model} refused a request ({status}): "
-        return RequestRefused(what + tell_error(error, key), UNCHARGED, mend=mend)
+        what = f"the provider of the model {model} refused a request ({said})"
+        return RequestRefused(what, UNCHARGED, mend=mend)
     after = retry_after_us(error) if kind in ("rate", "unavailable") else 0
-    said = ", ".join(dict.fromkeys((str(status), *words[:2])))
     may_be_paid = kind == "timeout" or (status >= 500 and status not in _NOT_ASKED)
     return _away(model, kind, said, ModelUse(calls) if may_be_paid else UNCHARGED, after)
 
@@ -158,6 +164,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or found.__context__
 
 
+def _is_of_adk(error: BaseException) -> bool:
+    """Say whether ADK could not parse what a model wrote, not a client what a server sent."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    own = [module for module in modules if not module.startswith("json")]
+    return bool(own) and own[-1].startswith("google.adk.")
+
+
 def _names(error: BaseException) -> set[str]:
     return {one.__name__ for one in type(error).__mro__}
 
@@ -165,7 +178,7 @@ def _names(error: BaseException) -> set[str]:
 def _status(error: BaseException) -> int | None:
     for name in ("status_code", "code"):
         found = getattr(error, name, None)
-        if isinstance(found, int) and 400 <= found < 600:
+        if isinstance(found, int) and 100 <= found < 600 and found // 100 != 2:
             return found
     return None
 
@@ -214,8 +227,6 @@ def _is_daily(error: BaseException) -> bool:
 
 
 def tell_error(error: BaseException, key: str) -> str:
-    """Return an error's words on one line, without a key."""
-    text = str(error)
-    if key:
-        text = text.replace(key, "***")
-    return escape_text(_KEY.sub("***", text)[:_MAX_WORDS])
+    """Return an error's kind, and its words on one line without the key, if that is known here."""
+    what = type(error).__name__
+    return f"{what}: {escape_text(str(error).replace(key, '***')[:_MAX_WORDS])}" if key else what
