@@ -237,6 +237,21 @@ async def test_a_stopped_agent_begins_no_context_anew(tmp_path: Path) -> None:
         assert spent(fleet) == COUNTED, "and nothing stays booked"
 
 
+async def test_what_another_release_is_to_do_is_looked_at_afresh(tmp_path: Path) -> None:
+    """It went live during the refused call: no second one is made for the release before."""
+
+    def rejects(number: int) -> bool:
+        if number == 2:
+            agents = fleet.app.services.fleet.agents
+            agents["worker"] = replace(agents["worker"])
+        return number == 2
+
+    fleet, model = fleet_of(tmp_path, script(said(SEND), said(SEND), DONE), rejects=rejects)
+    async with fleet:
+        assert await send(fleet, job("1")) == "done"
+        assert [len(contents) for contents in model.asked] == [1, 3, 3, 5]
+
+
 @pytest.mark.parametrize(("rejected", "asked"), [((2, 3), 3), ((2, 4), 4)])
 async def test_a_second_refusal_is_permanent(
     tmp_path: Path, rejected: tuple[int, ...], asked: int
