@@ -19,13 +19,16 @@ from tests.model_workers import MODEL, Models, misbehaving, models
 from tests.workers import until
 
 from vedette.adapters.reasoners.workers import model_client
+from vedette.adapters.reasoners.workers.model_client import (
+    ModelTurnSuperseded,
+    ModelWorkerLost,
+)
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import BadModelAnswer, ModelAway, ModelUse
-from vedette.domain.run import Superseded
 from vedette.testing.toy_fleet import World, toy_fleet
 
 
@@ -117,11 +120,13 @@ async def test_what_ends_its_worker_ends_its_own_turn_only(tmp_path: Path) -> No
                     held = asyncio.create_task(reasoner.reason(brief("held", number)))
                     await until(partial(has_begun, server, seen + 1))
                     before, turns = there.pid("sorter"), neighbour.done
-                    with pytest.raises(WorkerLost, match=why) as lost:
+                    with pytest.raises(ModelWorkerLost, match=why) as lost:
                         await reasoner.reason(brief(do, number))
                     assert lost.value.is_culprit
-                    with pytest.raises(Superseded, match="beside this turn"):
+                    with pytest.raises(ModelTurnSuperseded, match="beside this turn") as beside_it:
                         await held
+                    for error in (lost.value, beside_it.value):
+                        assert (error.use, error.is_answered) == (ModelUse(1), False)
                     server.hold.set()
                     again = await reasoner.reason(brief("held", 100 + number))
                     assert again.final

@@ -406,6 +406,17 @@ async def test_files_of_another_release_are_not_taken(tmp_path: Path) -> None:
             await there.prepare("sorter", folder, server, release=release)
 
 
+async def test_what_found_no_worker_costs_nothing(tmp_path: Path) -> None:
+    folder = write(tmp_path, CODE)
+    with model_server() as server, models(tmp_path) as there:
+        await there.prepare("sorter", folder, server, release=release_digest(folder))
+        (folder / "tools.py").write_text("")
+        with pytest.raises(ModelWorkerLost, match="release") as lost:
+            await there.reasoner.reason(briefing())
+        assert (lost.value.use, lost.value.is_answered) == (UNCHARGED, False)
+        assert server.requests == []
+
+
 async def test_what_a_worker_refuses_is_told_as_it_is(tmp_path: Path) -> None:
     """The error that the engine's own code raised there comes with its place and mend."""
     folder = write(tmp_path, CODE)
