@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vedette.config.agent_folder import read_code
 from vedette.domain.action import bind_proposal
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadCommand, BadEvent, NotFound, Unavailable
+from vedette.domain.base.errors import BadCommand, BadEvent, BadFleet, NotFound, Unavailable
 from vedette.domain.client_call import (
     ClientCall,
     call_proposal,
@@ -28,7 +28,7 @@ from vedette.domain.client_call import (
     count_generations,
 )
 from vedette.domain.decision import DecisionContext
-from vedette.domain.event import Event
+from vedette.domain.event import CALL_TYPE, Event
 from vedette.domain.readers import argument_readers, meet_labels, unpack_row
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run, event_run_id
@@ -115,7 +115,9 @@ class AgentCalls:
         """Make a call durable and return what came of it, or that it is held or not over.
 
         A call that is known gives the outcome of the first. Whoever stops waiting stops nothing.
-        Raises BadCommand for a key that another call has, BadEvent for a call that is too large,
+        Raises BadCommand for a key that another call has, or one whose content was erased (nobody
+        can say whether it is the same call), BadEvent for a call that is too large, BadFleet for an
+        agent that it does not wake,
         Temporary if nothing is known to be durable: the same may be called again.
         """
         now_us = self._services.clock.now_us()
@@ -127,12 +129,22 @@ class AgentCalls:
             raise Unavailable("the line takes no more now", mend="send the same later") from None
         if receipt.status == "refused":
             raise BadEvent(receipt.error or "it is no event")
-        if receipt.status == "duplicate":
+        run = event_run_id(event.key, agent.name)
+        if receipt.status == "accepted" and not receipt.runs:
+            raise BadFleet(
+                f"a call of {agent.name} wakes nobody", where=f"{agent.name}/agent.yaml: triggers",
+                mend=f"write on: {CALL_TYPE} and nothing beside it", code="wakes-nobody",
+            )  # fmt: skip
+        if receipt.status == "duplicate" and call.key is not None:
             first = self._services.store.runs.event(event.key)
-            if first is not None and not call.is_call_of(first):
+            if first is None:
+                what = f"what the key {call.key!r} stood for was erased; it was the call {run}"
+                mend = "ask for its outcome; give what is to be done anew a key of its own"
+                raise BadCommand(what, mend=mend, code="key-erased")
+            if not call.is_call_of(first):
                 what = f"the key {call.key!r} is that of another call"
                 raise BadCommand(what, mend="give each call a key of its own", code="key-reused")
-        return await self._follow(agent, event_run_id(event.key, agent.name), wait_s, {"pending"})
+        return await self._follow(agent, run, wait_s, {"pending"})
 
     def _find_event(self, agent: Agent, call: ClientCall, now_us: int) -> Event:
         """Return the event of a call: without a key of the newest like it, or of one after that.
@@ -215,16 +227,36 @@ class AgentCalls:
     def _describe_row(self, agent: Agent, run: Run, row: ActionRow) -> Outcome:
         """Say what came of a call's action: enough to go on, too little to probe policy by."""
         if row.effect == "done":
-            if self._is_labelled(agent, run, row):
+            # Of what was erased nobody can say any more who might have read it.
+            if not row.record or self._is_labelled(agent, run, row):
                 return {"status": "done", "withheld": True}
             return {"status": "done", "data": dict(answer_data(row))}
-        if row.effect == "failed" or run.state == "dead":
-            return {"status": "failed", "reason": "tool" if row.effect else "dead-letter"}
-        if row.decided == "deny":
+        if row.effect == "failed" or row.decided == "deny" or run.state == "dead":
+            if self._may_have_happened(row):
+                return {"status": "unknown"}
+            if row.effect == "failed":
+                return {"status": "failed", "reason": "tool"}
+            if row.rule == "run.dead" or run.state == "dead":
+                return {"status": "failed", "reason": "dead-letter"}
             return {"status": "denied", "reason": _coarse_reason(row.rule)}
         if row.decided == "hold" or row.effect == "unknown":
             return {"status": "held", "waits": row.waits or "person"}
         return {"status": "pending"}
+
+    def _may_have_happened(self, row: ActionRow) -> bool:
+        """Say whether of a call that is over nobody knows if it happened.
+
+        One that failed without an answer, or without one that is known by now, may have. Of what
+        was denied after a try, or is a dead letter, the ledger says it; not each row does.
+        """
+        if row.effect == "failed":
+            return not row.answer or orjson.loads(row.answer)["state"] == "unknown"
+        kinds = [
+            orjson.loads(raw)["kind"]
+            for _, raw, _ in self._services.store.ledger.entries("action", row.id)
+        ]
+        effects = [kind for kind in kinds if kind.startswith("effect.")]
+        return bool(effects) and effects[-1] in ("effect.unknown", "effect.started")
 
     def _is_labelled(self, agent: Agent, run: Run, row: ActionRow) -> bool:
         """Say whether what a tool answered may not be told to everybody."""

@@ -20,6 +20,7 @@ from vedette.domain.client_call import ClientCall
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
+from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.operations.agent_calls import AgentCalls
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -308,6 +309,125 @@ async def test_what_is_labelled_is_not_told(tmp_path: Path, world: World) -> Non
     assert found["status"] == "done"
     assert found["withheld"] is True
     assert "seaweed" not in json.dumps(found)
+
+
+async def test_a_call_that_would_wake_nobody_is_an_error(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World
+) -> None:
+    # No agent.yaml says so any more; a policy of matching that leaves calls out would.
+    agent = fleet.app.services.fleet.agents["courier"]
+    narrow = replace(agent, subscriptions=(replace(agent.subscriptions[0], sources=("shop",)),))
+    fleet.app.services.fleet.agents["courier"] = narrow
+    body = {"tool": "wire.send", "args": {"to": DESK, "text": "x"}}
+    answer = await courier.post("/v1/agent/calls", json=body)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "wakes-nobody"
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("key", ["k", None])
+async def test_after_an_erasure_it_is_still_done_and_nothing_is_told(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World, key: str | None
+) -> None:
+    body = {"tool": "wire.send", "args": {"to": DESK, "text": "private"}, "key": key}
+    first = (await courier.post("/v1/agent/calls", json=body)).json()
+    run = fleet.app.store.runs.run(first["call"])
+    assert run is not None
+    await fleet.app.commands.erase(fleet.order(), event=run.event)
+    told = {"status": "done", "withheld": True, "call": first["call"]}
+    assert (await courier.get(f"/v1/agent/calls/{first['call']}")).json() == told
+    again = await courier.post("/v1/agent/calls", json=body)
+    other = await courier.post(
+        "/v1/agent/calls", json={**body, "args": {"to": DESK, "text": "another"}}
+    )
+    if key is None:
+        assert again.json() == told
+        assert other.json()["call"] != first["call"]
+        assert world.effects() == 2
+    else:
+        # Whether it is the same call nobody can say by now.
+        for answer in (again, other):
+            assert answer.status_code == 409
+            error = answer.json()["error"]
+            assert error["code"] == "key-erased"
+            assert first["call"] in error["what"]
+        assert world.effects() == 1
+
+
+async def test_what_may_have_happened_is_no_no(tmp_path: Path, world: World) -> None:
+    fleet = client_fleet(tmp_path, world)
+    file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
+    settled = "settles: none, function: act, target: world, timeout: "
+    text = file.read_text()
+    assert settled in text
+    # Before a person is asked, the time of the call has to be over.
+    file.write_text(text.replace(f"{settled}30s", f"{settled}100ms"))
+    async with fleet, served(fleet) as address, client(address) as courier:
+        await ask_what_may_have_happened(fleet, courier, world)
+
+
+async def ask_what_may_have_happened(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World
+) -> None:
+    world.loses_answer, world.answer = True, lambda call: Outcome("unknown", error="cut")
+    asked = await post_call(courier, "bell.ring", {"to": DESK, "text": "rung"}, "k")
+    path = f"/v1/agent/calls/{asked['call']}?wait_s=20"
+    await fleet.wait_until_idle()
+    asking = await courier.get(path.partition("?")[0])
+    assert asking.json()["status"] == "held"  # for a person, who looks at the target
+    runs = fleet.app.store.runs
+    await wait_until(lambda: runs.actions(asked["call"])[0].hold == "open")
+    (row,) = runs.actions(asked["call"])
+    await fleet.app.commands.deny(fleet.order(), row.id, fleet.shown_digest(row))
+    found = (await courier.get(path)).json()
+    assert found == {"status": "unknown", "call": asked["call"]}
+    assert await post_call(courier, "bell.ring", {"to": DESK, "text": "rung"}, "k") == found
+    assert world.effects() == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [("failed", "failed"), ("retry", "failed"), ("unknown", "unknown")]
+)
+async def test_a_failure_is_one_if_the_target_said_so(
+    tmp_path: Path, world: World, said: Any, status: str
+) -> None:
+    fleet = client_fleet(tmp_path, world)
+    file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
+    text = file.read_text()
+    assert "attempts: 3" in text
+    file.write_text(text.replace("attempts: 3", "attempts: 1"))
+    world.answer = lambda call: Outcome(said, error="as it says")
+    async with fleet, served(fleet) as address, client(address) as courier:
+        found = await post_call(courier, "wire.send", {"to": DESK, "text": "x"})
+    assert found["status"] == status
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_of_a_dead_letter_it_is_told_what_may_have_happened(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World, started: bool
+) -> None:
+    world.loses_answer, world.answer = True, lambda call: Outcome("unknown", error="cut")
+    tool = "bell.ring" if started else "big.send"
+    asked = await post_call(courier, tool, {"to": DESK, "text": "rung"})
+    await fleet.wait_until_idle()
+    services = fleet.app.services
+    run = services.store.runs.run(asked["call"])
+    assert run is not None
+    epoch = services.store.cluster.lease_epoch(run)
+    assert epoch is not None
+    await dead_letter(services, run, epoch, "an error")
+    found = (await courier.get(f"/v1/agent/calls/{run.id}")).json()
+    wanted = {"status": "unknown"} if started else {"status": "failed", "reason": "dead-letter"}
+    assert found == {**wanted, "call": run.id}
+    assert world.effects() == int(started)
+
+
+async def test_a_number_is_no_truth(courier: httpx.AsyncClient) -> None:
+    statuses = []
+    for args in ({"n": 1}, {"n": 1}, {"n": True}, {"n": "1"}, {"n": [1]}):
+        body = {"tool": "no.such", "args": args, "key": "k"}
+        statuses.append((await courier.post("/v1/agent/calls", json=body)).status_code)
+    assert statuses == [200, 200, 409, 409, 409]
 
 
 # --- who comes -----------------------------------------------------------------------------------

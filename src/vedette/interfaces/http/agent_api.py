@@ -9,8 +9,8 @@ POST /mcp                          the same for clients that speak MCP (`mcp_ser
 
 Each asks for `Authorization: Bearer TOKEN` of the agent (`agent_tokens`), but for the last. Errors
 are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token that is good), 403
-(another subject), 404 (no such call of yours), 408 (too slow), 409 (the key of another call), 413
-(too large), 429 (too many at a time) or 503 (not now: the same may be sent again).
+(another subject), 404 (no such call of yours), 408 (too slow), 409 (the key of another call, or of
+one that was erased), 413 (too large), 429 (too many) or 503 (not now: the same may be sent again).
 """
 
 from __future__ import annotations
