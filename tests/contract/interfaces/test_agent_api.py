@@ -26,6 +26,8 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World
 
+WINDOW_US = 60_000_000
+
 
 @pytest.fixture
 def world() -> World:
@@ -254,6 +256,32 @@ async def test_a_slow_tool_is_pending_and_its_outcome_comes_later(
     assert world.effects() == 1
 
 
+def agent_calls(fleet: FleetHarness) -> AgentCalls:
+    return AgentCalls(
+        fleet.app.services, fleet.app.intake, window_us=WINDOW_US, per_minute=300, most_open=100
+    )
+
+
+async def test_all_that_is_waited_for_has_one_deadline(
+    fleet: FleetHarness, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.answer = lambda call: Outcome("retry", error="busy", retry_after_us=60_000_000)
+    accept = fleet.app.intake.accept_call
+
+    async def accept_late(event: Event) -> Receipt:
+        await asyncio.sleep(0.7)
+        return await accept(event)
+
+    monkeypatch.setattr(fleet.app.intake, "accept_call", accept_late)
+    calls = agent_calls(fleet)
+    call = ClientCall("wire.send", {"to": DESK, "text": "late"})
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    found = await calls.call(fleet.app.services.fleet.agents["courier"], call, 1.0)
+    assert found["status"] == "pending"
+    assert 0.9 < loop.time() - before < 1.5
+
+
 async def test_a_stop_holds_calls_until_the_resume(
     fleet: FleetHarness, courier: httpx.AsyncClient, world: World
 ) -> None:
@@ -478,6 +506,41 @@ def replace_audience(settings: Any, audience: str) -> Any:
     return replace(settings, deployment=replace(deployment, tokens=tokens))
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (None, 200),
+        ("http://127.0.0.1:8080", 200),
+        ("http://localhost", 200),
+        ("https://[::1]:1", 200),
+        ("https://fleet.example", 200),
+        ("http://evil.example", 403),
+        ("http://203.0.113.7", 403),
+        ("http://localhost.evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        ("chrome-extension://localhost", 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/agent/tools", "/mcp"])
+async def test_a_page_of_another_site_is_refused(
+    fleet: FleetHarness, path: str, origin: str | None, status: int
+) -> None:
+    said = {} if origin is None else {"Origin": origin}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    headers = {**said, "Accept": "application/json, text/event-stream"}
+    async with (
+        served(fleet, hosts=("fleet.example",)) as address,
+        client(address) as courier,
+    ):
+        if path == "/mcp":
+            answer = await courier.post(path, json=body, headers=headers)
+        else:
+            answer = await courier.get(path, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert ("wire" in answer.text) == (status == 200)
+
+
 # --- what is sent --------------------------------------------------------------------------------
 
 
@@ -548,6 +611,75 @@ async def test_one_agent_s_requests_take_no_room_from_another(address: str) -> N
         answers = await asyncio.gather(*waiting)
         assert sum(answer.status_code == 200 for answer in answers) == 32
         assert (await courier.get(path)).status_code == 200
+
+
+async def test_new_calls_of_an_agent_are_bounded_by_the_minute(
+    tmp_path: Path, world: World
+) -> None:
+    clock = ManualClock()
+    fleet = client_fleet(tmp_path, world, clock=clock)
+    async with (
+        fleet,
+        served(fleet, calls_per_minute=3) as address,
+        client(address) as courier,
+        client(address, PORTER) as porter,
+    ):
+
+        async def send(number: int, who: httpx.AsyncClient = courier) -> int:
+            body = {"tool": "wire.send", "args": {"to": DESK, "text": str(number)}}
+            return (await who.post("/v1/agent/calls", json=body)).status_code
+
+        assert [await send(number) for number in range(5)] == [200, 200, 200, 429, 429]
+        assert await send(0) == 200  # which is known, and no new one
+        assert await send(4, porter) == 200
+        assert world.effects() == 4
+        assert len(fleet.entries("event.accepted")) == 4
+        clock.advance(60_000_000)
+        assert await send(3) == 200
+
+
+async def test_open_calls_of_an_agent_are_bounded(fleet: FleetHarness, world: World) -> None:
+    async with served(fleet, open_calls=2) as address, client(address) as courier:
+        first = await post_call(courier, "big.send", {"to": DESK, "text": "0"})
+        await post_call(courier, "big.send", {"to": DESK, "text": "1"})
+        body = {"tool": "big.send", "args": {"to": DESK, "text": "2"}}
+        answer = await courier.post("/v1/agent/calls", json=body)
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "too-many"
+        assert len(fleet.entries("event.accepted")) == 2
+        assert await post_call(courier, "big.send", {"to": DESK, "text": "0"}) == first
+        (row,) = fleet.app.store.runs.actions(first["call"])
+        await fleet.approve(row)
+        done = await courier.get(f"/v1/agent/calls/{first['call']}?wait_s=20")
+        assert done.json()["status"] == "done"
+        assert (await courier.post("/v1/agent/calls", json=body)).status_code == 200
+
+
+async def test_those_who_wait_for_one_call_share_what_is_read(
+    fleet: FleetHarness, address: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client(address) as courier, client(address, PORTER) as porter:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+        path = f"/v1/agent/calls/{held['call']}?wait_s=20"
+        waiting = [asyncio.create_task(courier.get(path)) for _ in range(20)]
+        await asyncio.sleep(0.5)
+        reads = 0
+        read = type(fleet.app.store.runs).actions
+
+        def count(self: Any, run: str) -> Any:
+            nonlocal reads
+            reads += run == held["call"]
+            return read(self, run)
+
+        monkeypatch.setattr(type(fleet.app.store.runs), "actions", count)
+        for number in range(20):  # commits of somebody else
+            await post_call(porter, "wire.send", {"to": DESK, "text": str(number)})
+        assert reads < 20  # and not one of each who waits at each commit
+        monkeypatch.undo()
+        (row,) = fleet.app.store.runs.actions(held["call"])
+        await fleet.approve(row)
+        answers = await asyncio.gather(*waiting)
+    assert {answer.json()["status"] for answer in answers} == {"done"}
 
 
 # --- asking only ---------------------------------------------------------------------------------
@@ -724,9 +856,6 @@ async def test_the_window_of_calls_without_a_key_slides(tmp_path: Path, world: W
     assert world.effects() == 2
 
 
-WINDOW_US = 60_000_000
-
-
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110
@@ -782,7 +911,8 @@ async def test_another_clock_makes_no_second_call(
         services = fleet.app.services
         other = replace(services, clock=ManualClock(clock.now_us() - behind_us))
         calls = [
-            AgentCalls(each, fleet.app.intake, window_us=WINDOW_US) for each in (services, other)
+            AgentCalls(each, fleet.app.intake, window_us=WINDOW_US, per_minute=300, most_open=100)
+            for each in (services, other)
         ]
         courier = services.fleet.agents["courier"]
         clock.advance(WINDOW_US - clock.now_us() % WINDOW_US + 1_000)

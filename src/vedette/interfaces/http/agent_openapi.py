@@ -143,9 +143,9 @@ _SCHEMAS: dict[str, Any] = {
     },
 }
 _ERRORS = {
-    "400": "not as asked", "401": "no token that is good", "403": "another subject",
+    "400": "not as asked", "401": "no token that is good", "403": "another subject or Origin",
     "404": "no such call of yours", "408": "too slow", "409": "the key of another call, or erased",
-    "413": "too large", "429": "too many at a time", "503": "not now: send the same later",
+    "413": "too large", "429": "too many", "503": "not now: send the same later",
 }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def build_openapi() -> dict[str, Any]:
                 "post": {
                     **_operation(
                         "What policy would decide now (AuthZEN 1.0); nothing is done", "Decision",
-                        "400", "403", "408", "413",
+                        "400", "408", "413",
                     ),
                     "requestBody": _body("Question"),
                 },
@@ -205,7 +205,7 @@ def build_openapi() -> dict[str, Any]:
 
 def _operation(summary: str, answer: str, *errors: str) -> dict[str, Any]:
     responses: dict[str, Any] = {"200": {"description": summary, **_json(answer)}}
-    for status in sorted({"401", "429", "503", *errors}):
+    for status in sorted({"401", "403", "429", "503", *errors}):
         responses[status] = {"description": _ERRORS[status], **_json("Error")}
     return {"summary": summary, "responses": responses}
 

@@ -82,7 +82,7 @@ class McpServer:
 
         request = Request(scope, receive)
         try:
-            async with self._tokens.admit(request.headers.get("authorization")) as agent:
+            async with self._tokens.admit(request.headers) as agent:
                 body = await read_body(request, self._max_body_bytes)
                 load_json(body)  # as strict as the HTTP API, which the SDK's parser is not
                 server = await self._load()
