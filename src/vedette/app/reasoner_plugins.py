@@ -114,6 +114,10 @@ class ClientPlugin(ReasonerPlugin):
         for index, trigger in enumerate(agent.triggers):
             if trigger.on != CALL_TYPE:
                 yield ("triggers", index), "a client's calls wake it", f"write on: {CALL_TYPE}"
+            for name in ("source", "subject"):
+                if getattr(trigger, name) is not None:
+                    what = "each call wakes it, and this would leave some out"
+                    yield ("triggers", index, name), what, "remove it"
         if len(agent.triggers) > 1:
             yield ("triggers", 1), "is not needed: each call wakes it", "keep the first"
         names = ["outcome"]  # MCP's wire has that of ours, and knows no dots

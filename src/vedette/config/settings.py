@@ -145,6 +145,8 @@ class Settings(Struct, frozen=True):
     senders: tuple[Sender, ...] = ()
     served_agents: tuple[ServedAgent, ...] = ()
     call_window_us: int = 600_000_000
+    calls_per_minute: int = 300
+    open_calls: int = 100
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[Plan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
@@ -365,6 +367,8 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             for one in shape.serve.agents
         ),
         call_window_us=duration_us(shape.serve.call_window),
+        calls_per_minute=shape.serve.calls_per_minute,
+        open_calls=shape.serve.open_calls,
         targets=resolve_targets(context.targets),
         sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(

@@ -110,6 +110,13 @@ class ServeFile(SettingsTable):
         default="10m",
         description="how long a call without a key is the same call as another with its arguments",
     )
+    calls_per_minute: int = Field(
+        default=300, ge=1, description="new calls of one agent from outside; more are answered 429"
+    )
+    open_calls: int = Field(
+        default=100, ge=1,
+        description="calls of one agent from outside that wait, for people too; then it is 429",
+    )  # fmt: skip
 
 
 # Each table is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from ast import get_docstring
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ from msgspec.structs import replace
 from vedette.config.agent_folder import read_code
 from vedette.domain.action import bind_proposal
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadCommand, BadEvent, NotFound, Unavailable
+from vedette.domain.base.errors import BadCommand, BadEvent, BadFleet, NotFound, Unavailable
+from vedette.domain.budget import MINUTE_US
 from vedette.domain.client_call import (
     ClientCall,
     call_proposal,
@@ -28,7 +30,7 @@ from vedette.domain.client_call import (
     count_generations,
 )
 from vedette.domain.decision import DecisionContext
-from vedette.domain.event import Event
+from vedette.domain.event import CALL_TYPE, Event
 from vedette.domain.readers import argument_readers, meet_labels, unpack_row
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run, event_run_id
@@ -45,8 +47,8 @@ CALL_WAIT_S, MAX_WAIT_S = 4.0, 30.0
 OPEN = frozenset({"held", "pending"})
 # When to look again, in seconds: a person takes longer than the line.
 _AFTER_S: Mapping[str, int] = {"held": 30, "pending": 2}
-# A store that commits all the time is not read at each commit.
-_READ_PAUSE_S = 0.01
+# A store that commits all the time is not read at each commit: how long after one, in seconds.
+_READ_PAUSES_S: Mapping[str, float] = {"held": 0.25, "pending": 0.01}
 _KIND_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "string": {"type": "string"}, "integer": {"type": "integer"}, "boolean": {"type": "boolean"},
     "strings": {"type": "array", "items": {"type": "string"}}, "list": {"type": "array"},
@@ -63,11 +65,25 @@ Outcome = dict[str, Any]
 class AgentCalls:
     """The calls of a fleet's agents from outside. Belongs to the event loop of the line."""
 
-    def __init__(self, services: Services, intake: EventIntake, *, window_us: int) -> None:
+    def __init__(
+        self,
+        services: Services,
+        intake: EventIntake,
+        *,
+        window_us: int,
+        per_minute: int,
+        most_open: int,
+    ) -> None:
+        """`per_minute` bounds an agent's new calls, `most_open` those that are not over."""
         self._services = services
         self._intake = intake
         self._window_us = window_us
+        self._per_minute, self._most_open = per_minute, most_open
+        # By agent: when its last new calls came, of the last minute.
+        self._recent: defaultdict[str, deque[int]] = defaultdict(deque)
         self._committed = asyncio.Event()
+        # What those who wait were told since the last commit, by agent and call.
+        self._told: dict[tuple[str, str], Outcome] = {}
         self._granted: dict[str, tuple[tuple[str, int], list[dict[str, Any]]]] = {}
         services.store.subscribe(self._wake)
 
@@ -115,24 +131,60 @@ class AgentCalls:
         """Make a call durable and return what came of it, or that it is held or not over.
 
         A call that is known gives the outcome of the first. Whoever stops waiting stops nothing.
-        Raises BadCommand for a key that another call has, BadEvent for a call that is too large,
+        Raises BadCommand for a key that another call has, or one whose content was erased (nobody
+        can say whether it is the same call), BadEvent for a call that is too large, BadFleet for an
+        agent that it does not wake,
         Temporary if nothing is known to be durable: the same may be called again.
         """
         now_us = self._services.clock.now_us()
         event = self._find_event(agent, call, now_us)
+        run = event_run_id(event.key, agent.name)
+        if self._services.store.runs.run(run) is None:
+            self._require_room(agent)
+        deadline = asyncio.get_running_loop().time() + wait_s  # of all that is waited for here
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout_at(deadline):
                 receipt = await self._intake.accept_call(event)
         except TimeoutError:
             raise Unavailable("the line takes no more now", mend="send the same later") from None
         if receipt.status == "refused":
             raise BadEvent(receipt.error or "it is no event")
-        if receipt.status == "duplicate":
+        if receipt.status == "accepted" and not receipt.runs:
+            raise BadFleet(
+                f"a call of {agent.name} wakes nobody", where=f"{agent.name}/agent.yaml: triggers",
+                mend=f"write on: {CALL_TYPE} and nothing beside it", code="wakes-nobody",
+            )  # fmt: skip
+        if receipt.status == "duplicate" and call.key is not None:
             first = self._services.store.runs.event(event.key)
-            if first is not None and not call.is_call_of(first):
+            if first is None:
+                what = f"what the key {call.key!r} stood for was erased; it was the call {run}"
+                mend = "ask for its outcome; give what is to be done anew a key of its own"
+                raise BadCommand(what, mend=mend, code="key-erased")
+            if not call.is_call_of(first):
                 what = f"the key {call.key!r} is that of another call"
                 raise BadCommand(what, mend="give each call a key of its own", code="key-reused")
-        return await self._follow(agent, event_run_id(event.key, agent.name), wait_s, {"pending"})
+        return await self._follow(agent, run, deadline, {"pending"})
+
+    def _require_room(self, agent: Agent) -> None:
+        """Count a new call of an agent. Raises Unavailable if it has made too many.
+
+        The record is for ever and people's attention is not: a client may fill neither.
+        """
+        recent, now_us = self._recent[agent.name], self._services.clock.monotonic_us()
+        while recent and recent[0] <= now_us - MINUTE_US:
+            recent.popleft()
+        if len(recent) >= self._per_minute:
+            what = f"you made {self._per_minute} calls in the last minute"
+            raise Unavailable(what, mend="send the same later", code="too-many")
+        read = self._services.store.runs.runs_page
+        still_open = sum(
+            len(read(agent=agent.name, state=state, before=None, limit=self._most_open))
+            for state in ("waiting", "ready")
+        )
+        if still_open >= self._most_open:
+            what = f"{self._most_open} calls of yours are not over"
+            raise Unavailable(what, mend="wait until some are", code="too-many")
+        recent.append(now_us)
 
     def _find_event(self, agent: Agent, call: ClientCall, now_us: int) -> Event:
         """Return the event of a call: without a key of the newest like it, or of one after that.
@@ -165,25 +217,32 @@ class AgentCalls:
         Raises NotFound for one that is not this agent's, as for one that is nobody's.
         """
         # In this order, so that NaN is no wait: an event loop that sleeps for NaN loses its timers.
-        return await self._follow(agent, call, min(max(0.0, wait_s), MAX_WAIT_S), OPEN)
+        wait_s = min(max(0.0, wait_s), MAX_WAIT_S)
+        return await self._follow(agent, call, asyncio.get_running_loop().time() + wait_s, OPEN)
 
     async def _follow(
-        self, agent: Agent, call: str, wait_s: float, until: Collection[str]
+        self, agent: Agent, call: str, deadline: float, until: Collection[str]
     ) -> Outcome:
-        """Read what came of a call at each commit, for as long as its status is one of `until`."""
+        """Read what came of a call at each commit, for as long as its status is one of `until`.
+
+        `deadline` is in the loop's time.
+        """
         committed = self._committed
         found = self._read_outcome(agent, call)
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout_at(deadline):
                 while found["status"] in until:
                     await committed.wait()
-                    await asyncio.sleep(_READ_PAUSE_S)
-                    committed = self._committed
-                    found = self._read_outcome(agent, call)
+                    await asyncio.sleep(_READ_PAUSES_S.get(found["status"], 0.0))
+                    committed, place = self._committed, (agent.name, call)
+                    if place not in self._told:
+                        self._told[place] = self._read_outcome(agent, call)
+                    found = self._told[place]
         return found
 
     def _wake(self) -> None:
         committed, self._committed = self._committed, asyncio.Event()
+        self._told.clear()
         committed.set()
 
     # --- what came of it --------------------------------------------------------------------
@@ -215,16 +274,36 @@ class AgentCalls:
     def _describe_row(self, agent: Agent, run: Run, row: ActionRow) -> Outcome:
         """Say what came of a call's action: enough to go on, too little to probe policy by."""
         if row.effect == "done":
-            if self._is_labelled(agent, run, row):
+            # Of what was erased nobody can say any more who might have read it.
+            if not row.record or self._is_labelled(agent, run, row):
                 return {"status": "done", "withheld": True}
             return {"status": "done", "data": dict(answer_data(row))}
-        if row.effect == "failed" or run.state == "dead":
-            return {"status": "failed", "reason": "tool" if row.effect else "dead-letter"}
-        if row.decided == "deny":
+        if row.effect == "failed" or row.decided == "deny" or run.state == "dead":
+            if self._may_have_happened(row):
+                return {"status": "unknown"}
+            if row.effect == "failed":
+                return {"status": "failed", "reason": "tool"}
+            if row.rule == "run.dead" or run.state == "dead":
+                return {"status": "failed", "reason": "dead-letter"}
             return {"status": "denied", "reason": _coarse_reason(row.rule)}
         if row.decided == "hold" or row.effect == "unknown":
             return {"status": "held", "waits": row.waits or "person"}
         return {"status": "pending"}
+
+    def _may_have_happened(self, row: ActionRow) -> bool:
+        """Say whether of a call that is over nobody knows if it happened.
+
+        One that failed without an answer, or without one that is known by now, may have. Of what
+        was denied after a try, or is a dead letter, the ledger says it; not each row does.
+        """
+        if row.effect == "failed":
+            return not row.answer or orjson.loads(row.answer)["state"] == "unknown"
+        kinds = [
+            orjson.loads(raw)["kind"]
+            for _, raw, _ in self._services.store.ledger.entries("action", row.id)
+        ]
+        effects = [kind for kind in kinds if kind.startswith("effect.")]
+        return bool(effects) and effects[-1] in ("effect.unknown", "effect.started")
 
     def _is_labelled(self, agent: Agent, run: Run, row: ActionRow) -> bool:
         """Say whether what a tool answered may not be told to everybody."""

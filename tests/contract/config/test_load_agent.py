@@ -717,6 +717,20 @@ def test_an_agent_may_be_reasoned_for_by_its_client(served: Small) -> None:
         ("on: vedette.call", 'on: "vedette.*"', "triggers[0]", "client's calls", "vedette.call"),
         ("on: vedette.call", 'daily: "06:30"', "triggers[0]", "client's calls", "vedette.call"),
         (
+            "on: vedette.call",
+            "on: vedette.call, source: shop",
+            "triggers[0].source",
+            "leave some out",
+            "remove",
+        ),
+        (
+            "on: vedette.call",
+            'on: vedette.call, subject: "*"',
+            "triggers[0].subject",
+            "leave some out",
+            "remove",
+        ),
+        (
             "charter:",
             "memory: [{bank: harbour, scope: watch}]\ncharter:",
             "memory",

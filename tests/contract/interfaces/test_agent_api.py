@@ -20,10 +20,13 @@ from vedette.domain.client_call import ClientCall
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
+from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.operations.agent_calls import AgentCalls
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World
+
+WINDOW_US = 60_000_000
 
 
 @pytest.fixture
@@ -253,6 +256,32 @@ async def test_a_slow_tool_is_pending_and_its_outcome_comes_later(
     assert world.effects() == 1
 
 
+def agent_calls(fleet: FleetHarness) -> AgentCalls:
+    return AgentCalls(
+        fleet.app.services, fleet.app.intake, window_us=WINDOW_US, per_minute=300, most_open=100
+    )
+
+
+async def test_all_that_is_waited_for_has_one_deadline(
+    fleet: FleetHarness, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.answer = lambda call: Outcome("retry", error="busy", retry_after_us=60_000_000)
+    accept = fleet.app.intake.accept_call
+
+    async def accept_late(event: Event) -> Receipt:
+        await asyncio.sleep(0.7)
+        return await accept(event)
+
+    monkeypatch.setattr(fleet.app.intake, "accept_call", accept_late)
+    calls = agent_calls(fleet)
+    call = ClientCall("wire.send", {"to": DESK, "text": "late"})
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    found = await calls.call(fleet.app.services.fleet.agents["courier"], call, 1.0)
+    assert found["status"] == "pending"
+    assert 0.9 < loop.time() - before < 1.5
+
+
 async def test_a_stop_holds_calls_until_the_resume(
     fleet: FleetHarness, courier: httpx.AsyncClient, world: World
 ) -> None:
@@ -310,6 +339,125 @@ async def test_what_is_labelled_is_not_told(tmp_path: Path, world: World) -> Non
     assert "seaweed" not in json.dumps(found)
 
 
+async def test_a_call_that_would_wake_nobody_is_an_error(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World
+) -> None:
+    # No agent.yaml says so any more; a policy of matching that leaves calls out would.
+    agent = fleet.app.services.fleet.agents["courier"]
+    narrow = replace(agent, subscriptions=(replace(agent.subscriptions[0], sources=("shop",)),))
+    fleet.app.services.fleet.agents["courier"] = narrow
+    body = {"tool": "wire.send", "args": {"to": DESK, "text": "x"}}
+    answer = await courier.post("/v1/agent/calls", json=body)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "wakes-nobody"
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("key", ["k", None])
+async def test_after_an_erasure_it_is_still_done_and_nothing_is_told(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World, key: str | None
+) -> None:
+    body = {"tool": "wire.send", "args": {"to": DESK, "text": "private"}, "key": key}
+    first = (await courier.post("/v1/agent/calls", json=body)).json()
+    run = fleet.app.store.runs.run(first["call"])
+    assert run is not None
+    await fleet.app.commands.erase(fleet.order(), event=run.event)
+    told = {"status": "done", "withheld": True, "call": first["call"]}
+    assert (await courier.get(f"/v1/agent/calls/{first['call']}")).json() == told
+    again = await courier.post("/v1/agent/calls", json=body)
+    other = await courier.post(
+        "/v1/agent/calls", json={**body, "args": {"to": DESK, "text": "another"}}
+    )
+    if key is None:
+        assert again.json() == told
+        assert other.json()["call"] != first["call"]
+        assert world.effects() == 2
+    else:
+        # Whether it is the same call nobody can say by now.
+        for answer in (again, other):
+            assert answer.status_code == 409
+            error = answer.json()["error"]
+            assert error["code"] == "key-erased"
+            assert first["call"] in error["what"]
+        assert world.effects() == 1
+
+
+async def test_what_may_have_happened_is_no_no(tmp_path: Path, world: World) -> None:
+    fleet = client_fleet(tmp_path, world)
+    file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
+    settled = "settles: none, function: act, target: world, timeout: "
+    text = file.read_text()
+    assert settled in text
+    # Before a person is asked, the time of the call has to be over.
+    file.write_text(text.replace(f"{settled}30s", f"{settled}100ms"))
+    async with fleet, served(fleet) as address, client(address) as courier:
+        await ask_what_may_have_happened(fleet, courier, world)
+
+
+async def ask_what_may_have_happened(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World
+) -> None:
+    world.loses_answer, world.answer = True, lambda call: Outcome("unknown", error="cut")
+    asked = await post_call(courier, "bell.ring", {"to": DESK, "text": "rung"}, "k")
+    path = f"/v1/agent/calls/{asked['call']}?wait_s=20"
+    await fleet.wait_until_idle()
+    asking = await courier.get(path.partition("?")[0])
+    assert asking.json()["status"] == "held"  # for a person, who looks at the target
+    runs = fleet.app.store.runs
+    await wait_until(lambda: runs.actions(asked["call"])[0].hold == "open")
+    (row,) = runs.actions(asked["call"])
+    await fleet.app.commands.deny(fleet.order(), row.id, fleet.shown_digest(row))
+    found = (await courier.get(path)).json()
+    assert found == {"status": "unknown", "call": asked["call"]}
+    assert await post_call(courier, "bell.ring", {"to": DESK, "text": "rung"}, "k") == found
+    assert world.effects() == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [("failed", "failed"), ("retry", "failed"), ("unknown", "unknown")]
+)
+async def test_a_failure_is_one_if_the_target_said_so(
+    tmp_path: Path, world: World, said: Any, status: str
+) -> None:
+    fleet = client_fleet(tmp_path, world)
+    file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
+    text = file.read_text()
+    assert "attempts: 3" in text
+    file.write_text(text.replace("attempts: 3", "attempts: 1"))
+    world.answer = lambda call: Outcome(said, error="as it says")
+    async with fleet, served(fleet) as address, client(address) as courier:
+        found = await post_call(courier, "wire.send", {"to": DESK, "text": "x"})
+    assert found["status"] == status
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_of_a_dead_letter_it_is_told_what_may_have_happened(
+    fleet: FleetHarness, courier: httpx.AsyncClient, world: World, started: bool
+) -> None:
+    world.loses_answer, world.answer = True, lambda call: Outcome("unknown", error="cut")
+    tool = "bell.ring" if started else "big.send"
+    asked = await post_call(courier, tool, {"to": DESK, "text": "rung"})
+    await fleet.wait_until_idle()
+    services = fleet.app.services
+    run = services.store.runs.run(asked["call"])
+    assert run is not None
+    epoch = services.store.cluster.lease_epoch(run)
+    assert epoch is not None
+    await dead_letter(services, run, epoch, "an error")
+    found = (await courier.get(f"/v1/agent/calls/{run.id}")).json()
+    wanted = {"status": "unknown"} if started else {"status": "failed", "reason": "dead-letter"}
+    assert found == {**wanted, "call": run.id}
+    assert world.effects() == int(started)
+
+
+async def test_a_number_is_no_truth(courier: httpx.AsyncClient) -> None:
+    statuses = []
+    for args in ({"n": 1}, {"n": 1}, {"n": True}, {"n": "1"}, {"n": [1]}):
+        body = {"tool": "no.such", "args": args, "key": "k"}
+        statuses.append((await courier.post("/v1/agent/calls", json=body)).status_code)
+    assert statuses == [200, 200, 409, 409, 409]
+
+
 # --- who comes -----------------------------------------------------------------------------------
 
 
@@ -356,6 +504,41 @@ def replace_audience(settings: Any, audience: str) -> Any:
     deployment = settings.deployment
     tokens = replace(deployment.tokens, audience=audience)
     return replace(settings, deployment=replace(deployment, tokens=tokens))
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (None, 200),
+        ("http://127.0.0.1:8080", 200),
+        ("http://localhost", 200),
+        ("https://[::1]:1", 200),
+        ("https://fleet.example", 200),
+        ("http://evil.example", 403),
+        ("http://203.0.113.7", 403),
+        ("http://localhost.evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        ("chrome-extension://localhost", 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/agent/tools", "/mcp"])
+async def test_a_page_of_another_site_is_refused(
+    fleet: FleetHarness, path: str, origin: str | None, status: int
+) -> None:
+    said = {} if origin is None else {"Origin": origin}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    headers = {**said, "Accept": "application/json, text/event-stream"}
+    async with (
+        served(fleet, hosts=("fleet.example",)) as address,
+        client(address) as courier,
+    ):
+        if path == "/mcp":
+            answer = await courier.post(path, json=body, headers=headers)
+        else:
+            answer = await courier.get(path, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert ("wire" in answer.text) == (status == 200)
 
 
 # --- what is sent --------------------------------------------------------------------------------
@@ -428,6 +611,75 @@ async def test_one_agent_s_requests_take_no_room_from_another(address: str) -> N
         answers = await asyncio.gather(*waiting)
         assert sum(answer.status_code == 200 for answer in answers) == 32
         assert (await courier.get(path)).status_code == 200
+
+
+async def test_new_calls_of_an_agent_are_bounded_by_the_minute(
+    tmp_path: Path, world: World
+) -> None:
+    clock = ManualClock()
+    fleet = client_fleet(tmp_path, world, clock=clock)
+    async with (
+        fleet,
+        served(fleet, calls_per_minute=3) as address,
+        client(address) as courier,
+        client(address, PORTER) as porter,
+    ):
+
+        async def send(number: int, who: httpx.AsyncClient = courier) -> int:
+            body = {"tool": "wire.send", "args": {"to": DESK, "text": str(number)}}
+            return (await who.post("/v1/agent/calls", json=body)).status_code
+
+        assert [await send(number) for number in range(5)] == [200, 200, 200, 429, 429]
+        assert await send(0) == 200  # which is known, and no new one
+        assert await send(4, porter) == 200
+        assert world.effects() == 4
+        assert len(fleet.entries("event.accepted")) == 4
+        clock.advance(60_000_000)
+        assert await send(3) == 200
+
+
+async def test_open_calls_of_an_agent_are_bounded(fleet: FleetHarness, world: World) -> None:
+    async with served(fleet, open_calls=2) as address, client(address) as courier:
+        first = await post_call(courier, "big.send", {"to": DESK, "text": "0"})
+        await post_call(courier, "big.send", {"to": DESK, "text": "1"})
+        body = {"tool": "big.send", "args": {"to": DESK, "text": "2"}}
+        answer = await courier.post("/v1/agent/calls", json=body)
+        assert answer.status_code == 429
+        assert answer.json()["error"]["code"] == "too-many"
+        assert len(fleet.entries("event.accepted")) == 2
+        assert await post_call(courier, "big.send", {"to": DESK, "text": "0"}) == first
+        (row,) = fleet.app.store.runs.actions(first["call"])
+        await fleet.approve(row)
+        done = await courier.get(f"/v1/agent/calls/{first['call']}?wait_s=20")
+        assert done.json()["status"] == "done"
+        assert (await courier.post("/v1/agent/calls", json=body)).status_code == 200
+
+
+async def test_those_who_wait_for_one_call_share_what_is_read(
+    fleet: FleetHarness, address: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client(address) as courier, client(address, PORTER) as porter:
+        held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
+        path = f"/v1/agent/calls/{held['call']}?wait_s=20"
+        waiting = [asyncio.create_task(courier.get(path)) for _ in range(20)]
+        await asyncio.sleep(0.5)
+        reads = 0
+        read = type(fleet.app.store.runs).actions
+
+        def count(self: Any, run: str) -> Any:
+            nonlocal reads
+            reads += run == held["call"]
+            return read(self, run)
+
+        monkeypatch.setattr(type(fleet.app.store.runs), "actions", count)
+        for number in range(20):  # commits of somebody else
+            await post_call(porter, "wire.send", {"to": DESK, "text": str(number)})
+        assert reads < 20  # and not one of each who waits at each commit
+        monkeypatch.undo()
+        (row,) = fleet.app.store.runs.actions(held["call"])
+        await fleet.approve(row)
+        answers = await asyncio.gather(*waiting)
+    assert {answer.json()["status"] for answer in answers} == {"done"}
 
 
 # --- asking only ---------------------------------------------------------------------------------
@@ -604,9 +856,6 @@ async def test_the_window_of_calls_without_a_key_slides(tmp_path: Path, world: W
     assert world.effects() == 2
 
 
-WINDOW_US = 60_000_000
-
-
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110
@@ -662,7 +911,8 @@ async def test_another_clock_makes_no_second_call(
         services = fleet.app.services
         other = replace(services, clock=ManualClock(clock.now_us() - behind_us))
         calls = [
-            AgentCalls(each, fleet.app.intake, window_us=WINDOW_US) for each in (services, other)
+            AgentCalls(each, fleet.app.intake, window_us=WINDOW_US, per_minute=300, most_open=100)
+            for each in (services, other)
         ]
         courier = services.fleet.agents["courier"]
         clock.advance(WINDOW_US - clock.now_us() % WINDOW_US + 1_000)

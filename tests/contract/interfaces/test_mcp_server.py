@@ -276,7 +276,9 @@ async def test_an_odd_wait_ends_and_leaves_the_timers_of_others(
 async def test_a_wait_of_no_length_is_none(fleet: FleetHarness, address: str, wait_s: Any) -> None:
     async with client(address) as courier:
         held = await post_call(courier, "big.send", {"to": DESK, "text": "big"})
-    calls = AgentCalls(fleet.app.services, fleet.app.intake, window_us=1)
+    calls = AgentCalls(
+        fleet.app.services, fleet.app.intake, window_us=1, per_minute=300, most_open=100
+    )
     agent = fleet.app.services.fleet.agents["courier"]
     async with asyncio.timeout(5):
         assert (await calls.outcome(agent, held["call"], wait_s))["status"] == "held"

@@ -9,8 +9,9 @@ POST /mcp                          the same for clients that speak MCP (`mcp_ser
 
 Each asks for `Authorization: Bearer TOKEN` of the agent (`agent_tokens`), but for the last. Errors
 are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token that is good), 403
-(another subject), 404 (no such call of yours), 408 (too slow), 409 (the key of another call), 413
-(too large), 429 (too many at a time) or 503 (not now: the same may be sent again).
+(another subject or Origin), 404 (no such call of yours), 408 (too slow), 409 (the key of another
+call, or of one that was erased), 413 (too large), 429 (too many) or 503 (not now: the same may be
+sent again).
 """
 
 from __future__ import annotations
@@ -57,13 +58,18 @@ def routes(app: App) -> list[Route]:
     """Return the agents' API of an opened fleet: nothing where no agent is served."""
     if not app.settings.served_agents:
         return []
-    calls = AgentCalls(app.services, app.intake, window_us=app.settings.call_window_us)
+    settings = app.settings
+    calls = AgentCalls(
+        app.services, app.intake, window_us=settings.call_window_us,
+        per_minute=settings.calls_per_minute, most_open=settings.open_calls,
+    )  # fmt: skip
+    hosts = AllowedHosts(app.settings.hosts)
     tokens = AgentTokens(
         app.settings.served_agents, calls, build_tokens(app.settings, app.services.clock.now_us),
-        app.metrics,
+        app.metrics, hosts,
     )  # fmt: skip
     most = app.settings.max_event_bytes + _ROOM_BYTES
-    api = AgentApi(calls, tokens, AllowedHosts(app.settings.hosts), max_body_bytes=most)
+    api = AgentApi(calls, tokens, hosts, max_body_bytes=most)
     return [*api.routes(), McpServer(calls, tokens, max_body_bytes=most).route()]
 
 
@@ -117,7 +123,7 @@ class AgentApi:
         self, request: Request, work: Callable[[Request, Agent], Awaitable[Answer]]
     ) -> Response:
         try:
-            async with self._tokens.admit(request.headers.get("authorization")) as agent:
+            async with self._tokens.admit(request.headers) as agent:
                 return json_response(200, await work(request, agent))
         except VedetteError as error:
             # What of its body is still to come is read for a moment, so that it reads this.

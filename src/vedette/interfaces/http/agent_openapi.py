@@ -11,10 +11,12 @@ from vedette.operations.agent_calls import CALL_WAIT_S, MAX_WAIT_S
 _TEXT = {"type": "string"}
 _OBJECT = {"type": "object"}
 _OUTCOME_WORDS = {
-    "done": "it was performed; `data` is what the tool answered, or it is `withheld`",
+    "done": "it was performed; `data` is what the tool answered, or `withheld`",
     "denied": "policy or a person denied it; `reason` is the package that did",
     "refused": "it is no call of a tool that the agent declares; `why` says what is wrong",
-    "failed": "it was permitted, and the tool failed, or the run is a dead letter",
+    "failed": "the tool failed, or the run is a dead letter (`reason`), which a person may retry",
+    "unknown": "it may have happened: the target was called and no answer is known. It is no `no`: "
+    "look at the target before the same is called again under another key",
     "held": "it waits for what `waits` says; ask for the outcome after `after_s`",
     "pending": "it is not over yet; ask for the outcome after `after_s`",
 }
@@ -141,9 +143,9 @@ _SCHEMAS: dict[str, Any] = {
     },
 }
 _ERRORS = {
-    "400": "not as asked", "401": "no token that is good", "403": "another subject",
-    "404": "no such call of yours", "408": "too slow", "409": "the key of another call",
-    "413": "too large", "429": "too many at a time", "503": "not now: send the same later",
+    "400": "not as asked", "401": "no token that is good", "403": "another subject or Origin",
+    "404": "no such call of yours", "408": "too slow", "409": "the key of another call, or erased",
+    "413": "too large", "429": "too many", "503": "not now: send the same later",
 }  # fmt: skip
 
 
@@ -181,7 +183,7 @@ def build_openapi() -> dict[str, Any]:
                 "post": {
                     **_operation(
                         "What policy would decide now (AuthZEN 1.0); nothing is done", "Decision",
-                        "400", "403", "408", "413",
+                        "400", "408", "413",
                     ),
                     "requestBody": _body("Question"),
                 },
@@ -203,7 +205,7 @@ def build_openapi() -> dict[str, Any]:
 
 def _operation(summary: str, answer: str, *errors: str) -> dict[str, Any]:
     responses: dict[str, Any] = {"200": {"description": summary, **_json(answer)}}
-    for status in sorted({"401", "429", "503", *errors}):
+    for status in sorted({"401", "403", "429", "503", *errors}):
         responses[status] = {"description": _ERRORS[status], **_json("Error")}
     return {"summary": summary, "responses": responses}
 

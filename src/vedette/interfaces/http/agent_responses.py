@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 _CHALLENGE = 'Bearer realm="vedette", error="invalid_token"'
 _BY_CODE: Mapping[str, int] = {
-    "too-large": 413, "too-slow": 408, "too-many": 429, "key-reused": 409, "no-mcp": 501,
+    "too-large": 413, "too-slow": 408, "too-many": 429, "key-reused": 409, "key-erased": 409,
+    "no-mcp": 501,
+    "wakes-nobody": 500,
 }  # fmt: skip
 
 

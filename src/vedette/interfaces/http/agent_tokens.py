@@ -11,15 +11,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hmac import compare_digest
+from typing import TYPE_CHECKING
 
 from vedette.config.settings import ServedAgent
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.errors import BadFleet, Temporary
+from vedette.domain.base.errors import BadFleet, Forbidden, Temporary
 from vedette.domain.ports.reasoner import Metrics
 from vedette.domain.ports.tokens import BadToken, TokenAuthority
 from vedette.interfaces.http.event_receiver import token_digest
+from vedette.interfaces.http.hosts import AllowedHosts
 from vedette.operations.agent_calls import AgentCalls
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
 
 # Open requests of one agent: more of them would take what the others need.
 MAX_OPEN = 32
@@ -41,7 +46,9 @@ class AgentTokens:
         calls: AgentCalls,
         authority: TokenAuthority | None,
         metrics: Metrics,
+        hosts: AllowedHosts,
     ) -> None:
+        self._hosts = hosts
         self._calls, self._authority, self._metrics = calls, authority, metrics
         self._names = frozenset(one.agent for one in served)
         self._digests: dict[str, str] = {}
@@ -59,11 +66,16 @@ class AgentTokens:
             self._digests[digest] = one.agent
 
     @asynccontextmanager
-    async def admit(self, authorization: str | None) -> AsyncIterator[Agent]:
+    async def admit(self, headers: Headers) -> AsyncIterator[Agent]:
         """Let a request in for as long as the context lasts; yields the agent that it is of.
 
-        Raises what `authenticate` raises, and TooManyRequests.
+        Raises Forbidden for the page of another site, which a browser names as the Origin (MCP:
+        servers must look), what `authenticate` raises, and TooManyRequests.
         """
+        if not all(self._hosts.is_origin_allowed(one) for one in headers.getlist("origin")):
+            mend = "add its host to [serve] hosts, or send no Origin"
+            raise Forbidden("a page of another site asks", where="Origin", mend=mend)
+        authorization = headers.get("authorization")
         agent = await self.authenticate(authorization)
         if self._open[agent.name] >= MAX_OPEN:
             raise TooManyRequests(f"{MAX_OPEN} requests of yours are open", mend="wait for them")

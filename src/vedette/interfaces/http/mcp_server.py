@@ -42,7 +42,8 @@ _AGENT = "vedette.agent"
 _INSTRUCTIONS = """\
 Each tool only proposes: policy decides whether it happens, and a person may have to approve. The
 answer has a `status`. `done`: it happened. `denied`: it did not and will not. `refused`: the
-arguments are wrong, `why` says how. `held` or `pending`: not yet; call `outcome` with the `call` of
+arguments are wrong, `why` says how. `unknown`: it may have happened; look before you do it again,
+or ask a person. `held` or `pending`: not yet; call `outcome` with the `call` of
 the answer after `after_s` seconds, and do not call the tool again. The same call twice is one."""
 _OUTCOME_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -81,7 +82,7 @@ class McpServer:
 
         request = Request(scope, receive)
         try:
-            async with self._tokens.admit(request.headers.get("authorization")) as agent:
+            async with self._tokens.admit(request.headers) as agent:
                 body = await read_body(request, self._max_body_bytes)
                 load_json(body)  # as strict as the HTTP API, which the SDK's parser is not
                 server = await self._load()
