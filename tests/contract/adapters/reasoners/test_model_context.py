@@ -217,7 +217,7 @@ async def test_what_a_client_refuses_twice_is_permanent(tmp_path: Path) -> None:
         assert await send(fleet, job("1")) == "dead"
         (dead,) = fleet.entries("run.dead")
         assert dead["what"] == "model-request"
-        assert "no place" in fleet.body(dead["seq"])["why"]
+        assert "refused a request: ValueError" in fleet.body(dead["seq"])["why"]
         assert spent(fleet) == COUNTED
 
 
@@ -264,7 +264,7 @@ async def test_a_second_refusal_is_permanent(
         assert len(model.asked) == asked
         (dead,) = fleet.entries("run.dead")
         assert dead["what"] == "model-request"
-        assert "Corrupted thought signature" in fleet.body(dead["seq"])["why"]
+        assert "refused a request (400" in fleet.body(dead["seq"])["why"]
         assert spent(fleet)["model_calls"] == asked - len(rejected)
 
 
