@@ -261,10 +261,10 @@ class ArgumentResolver(Struct):
 
     `origins` are those of every value, `sources` the references that drew some (both without those
     of elements of an argument that is labelled as a whole), `drawn` the places of all references,
-    `readers` who may read an argument as a whole, where not everybody may. `known` is asked for once, and only if
-    something is given bare. `size` counts what was drawn. With `keeps_numbers` a bare fraction
-    stays a number, and is else its decimal text; drawn by reference it is that text either way, as
-    the record of what it is drawn from has it.
+    `readers` who may read an argument as a whole, where not everybody may. `known` is asked for
+    once, and only if something is given bare. `size` counts what was drawn. With `keeps_numbers` a
+    bare fraction stays a number, and is else its decimal text; drawn by reference it is that text
+    either way, as the record of what it is drawn from has it.
     """
 
     roots: Roots
