@@ -18,16 +18,23 @@ _TIME = re.compile(
     r"([01][0-9]|2[0-3]):[0-5][0-9]:([0-5][0-9]|60)(\.[0-9]{1,9})?"
     r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
-_DURATION = re.compile(
-    r"P([0-9]+W|(?=[0-9T])([0-9]+Y)?([0-9]+M)?([0-9]+D)?"
-    r"(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+S)?)?)"
-)
+# Appendix A of RFC 3339, which leaves out no unit between two: no P1Y1D, no PT1H1S.
+_SECONDS = "[0-9]+S"
+_MINUTES = f"[0-9]+M({_SECONDS})?"
+_HOURS = f"[0-9]+H({_MINUTES})?"
+_DAYS = "[0-9]+D"
+_MONTHS = f"[0-9]+M({_DAYS})?"
+_YEARS = f"[0-9]+Y({_MONTHS})?"
+_CLOCK = f"T({_HOURS}|{_MINUTES}|{_SECONDS})"
+_DURATION = re.compile(f"P(({_YEARS}|{_MONTHS}|{_DAYS})({_CLOCK})?|{_CLOCK}|[0-9]+W)")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _ATOM = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # What may stand in a URI (RFC 3986, 2), a percent sign with its two digits.
 _URI = re.compile(r"([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
+# Who is asked at a host, the host or an IPv6 address in brackets, a port.
+_AUTHORITY = re.compile(r"([^@\[\]]*@)?(\[[0-9A-Fa-f:.]+\]|[^@:\[\]]*)(:[0-9]*)?")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")
 
 
@@ -50,7 +57,7 @@ def is_date_time(text: str) -> bool:
 
 
 def is_duration(text: str) -> bool:
-    """Say whether a text is a duration of ISO 8601, as RFC 3339 has it."""
+    """Say whether a text is a duration of ISO 8601, as RFC 3339 (appendix A) has it."""
     return _DURATION.fullmatch(text) is not None
 
 
@@ -94,7 +101,13 @@ def is_uri_reference(text: str) -> bool:
         _ = parts.port  # of digits, and no more than a port may be
     except ValueError:
         return False
-    return _URI.fullmatch(text) is not None and text.count("#") <= 1
+    rest = f"{parts.path}{parts.query}{parts.fragment}"
+    return (
+        _URI.fullmatch(text) is not None
+        and text.count("#") <= 1
+        and _AUTHORITY.fullmatch(parts.netloc) is not None
+        and not {"[", "]"} & set(rest)
+    )
 
 
 def is_uri(text: str) -> bool:

@@ -13,7 +13,7 @@ GOOD = {
     "date": ["2026-02-28", "2024-02-29"],
     "time": ["23:59:59Z", "08:30:06.283185+01:00", "23:59:60z"],
     "date-time": ["2026-11-27T14:25:00Z", "1990-12-31t23:59:60-08:00"],
-    "duration": ["P1D", "PT36H", "P4W", "P1Y2M3DT4H5M6S"],
+    "duration": ["P1D", "PT36H", "P4W", "P1Y2M3DT4H5M6S", "P2M", "PT5M6S"],
     "email": ["desk@example.org", "a.b+c@sub.example", "o'neil@example.org"],
     "hostname": ["example.org", "a", "xn--4gbwdl.xn--wgbh1c"],
     "ipv4": ["127.0.0.1"],
@@ -27,7 +27,7 @@ BAD = {
     "date": ["2026-02-29", "2026-1-1", "20260101", "2026-W01-1", "2026-02-28\n", "२०२६-01-01"],
     "time": ["24:00:00Z", "12:00:00", "12:00Z", "12:00:00+24:00", "12:00:00Z\n"],
     "date-time": ["2026-11-27 14:25:00Z", "2026-11-27T14:25:00", "2026-13-01T00:00:00Z", ""],
-    "duration": ["P", "PT", "1D", "P1D2W", "P1.5D", "P-1D"],
+    "duration": ["P", "PT", "1D", "P1D2W", "P1.5D", "P-1D", "P1Y1D", "PT1H1S", "P1DT", "P1W1D"],
     "email": [
         "@", "a@", "@b.example", "a b@c.example", "a@b..example", ".a@b.example", "a@b.example\n",
         "a@b.example,c@d.example", "A <a@b.example>", '"a"@b.example', "a@[127.0.0.1]",
@@ -38,6 +38,7 @@ BAD = {
     "ipv6": ["::1%eth0", "12345::", "1::2::3", "127.0.0.1"],
     "uri": [
         "//example.org", "a", "", "http://a b", "http://[::1", "https://x/é", "a:%zz", "a:b#c#d",
+        "http://a@b@c/", "a:[[", "http://x/[", "http://x/?[]", "http://[::1]x/", "http://a:b:c/",
     ],
     "uri-reference": ["a b", "\\\\host\\share", "http://x:99999/", "a\n"],
     "uuid": ["2eb8aa08-aa98-11ea-b4aa-73b441d1638", "{2eb8aa08-aa98-11ea-b4aa-73b441d16380}"],

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
 from vedette.adapters.reasoners.adk.answer import read_usage
 from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools
+from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools, offer_references
 from vedette.config.agent_folder import release_digest
 from vedette.domain.action import encode_arguments
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
@@ -26,6 +27,7 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.schema_check import find_schema_problems
 from vedette.testing.scripted import Hang, RecordedPrompt, ScriptedModel, ScriptEntry, ToolCall
 
 if TYPE_CHECKING:
@@ -592,14 +594,24 @@ PAY = """\
 """
 
 
-def test_a_schema_is_declared_as_it_is_and_calls_come_back_as_they_were(folder: Path) -> None:
+def test_a_schema_is_declared_with_references_and_calls_come_back(folder: Path) -> None:
     with (folder / "agent.yaml").open("a") as file:
         file.write(PAY)
     tool = declared_tools(folder)[-1]
     assert isinstance(tool, DeclaredTool)
     declaration = tool._get_declaration()
     assert declaration is not None
-    assert declaration.parameters_json_schema == tool.schema
+    reference = {"type": "string", "pattern": "^ref:/"}
+    assert declaration.parameters_json_schema == {
+        "type": "object", "required": ["amount"],
+        "properties": {
+            "amount": {"anyOf": [{"type": "number", "maximum": 500}, reference]},
+            "tags": {"anyOf": [
+                {"type": "array", "items": {"anyOf": [{"enum": ["a", "b"]}, reference]}}, reference,
+            ]},
+            "note": {"type": "string"},
+        },
+    }  # fmt: skip
     assert "Any value, of whatever type" in tool.description
     given = {"amount": 12.5, "tags": ["a"], "note": "0.5", "more": "1.5"}
     read = tool.read_args(given)
@@ -609,6 +621,39 @@ def test_a_schema_is_declared_as_it_is_and_calls_come_back_as_they_were(folder: 
     drawn = tool.read_args({"amount": "ref:/event/data/sum"})
     assert drawn == {"amount": Ref("/event/data/sum")}
     assert tool.write(encode_arguments(drawn)) == {"amount": "ref:/event/data/sum"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "otherwise"),
+    [
+        ({"type": "number"}, [1.5], ["text", None]), ({"const": 1}, [1], [2]),
+        ({"type": ["string", "null"], "format": "email"}, [None], [1]),
+        ({"$ref": "#/$defs/o"}, [{"x": 1}, {"x": "ref:/event/x"}], [{"x": "1"}, {"y": 1}]),
+        ({"oneOf": [{"$ref": "#/$defs/o"}, {"type": "object", "properties": {"x": {"enum": [1]}}}]},
+         [{"x": 2}, {"x": "ref:/event/x"}], [{"x": "1"}]),
+        ({"allOf": [{"type": "object", "properties": {"x": {"minimum": 1, "type": "integer"}}},
+                    {"required": ["x"]}]}, [{"x": 1}, {"x": "ref:/event/x"}], [{"x": 0}, {}]),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
+         [[1], ["ref:/event/x"]], [["1"], [1, "ref:/event/x"]]),
+        ({"type": "object", "additionalProperties": {"type": "number"}},
+         [{"a": 1, "b": "ref:/event/x"}], [{"a": "1"}]),
+        ({"if": {"type": "object"}, "then": {"properties": {"x": {"type": "integer"}}}},
+         [{"x": "ref:/event/x"}, "text"], [{"x": "text"}]),
+    ],
+)  # fmt: skip
+def test_a_model_may_refer_wherever_a_value_may_be(
+    argument: dict[str, Any], given: list[Any], otherwise: list[Any]
+) -> None:
+    """A provider that holds its model to the schema leaves it a reference."""
+    defs = {"o": {"type": "object", "properties": {"x": {"type": "integer"}},
+                  "additionalProperties": False}}  # fmt: skip
+    schema = {"type": "object", "properties": {"a": argument}, "$defs": defs}
+    assert find_schema_problems(schema) == []
+    offered = Draft202012Validator(offer_references(schema))
+    for value in (*given, "ref:/charter/desk"):
+        offered.validate({"a": value})
+    for value in otherwise:
+        assert not offered.is_valid({"a": value})
 
 
 def test_a_schema_that_is_not_taken_is_said_with_its_line(folder: Path) -> None:
