@@ -31,7 +31,7 @@ def open_model_pool(settings: Settings, fleet: Fleet, metrics: Metrics) -> Worke
     """
     if not any(agent.reasoner == "adk" for agent in fleet.agents.values()):
         return None
-    preload = ("adapters.reasoners.adk.preload",)
+    preload = ("adapters.reasoners.adk.preload", "adapters.reasoners.workers.model_worker")
     return build_pool(settings, metrics, settings.state / "models", preload)
 
 

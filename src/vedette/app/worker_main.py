@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.adapters.reasoners.workers.confinement import ProgressRecord, confine, name_process
 from vedette.adapters.reasoners.workers.fork_server import report_entered, run_fork_server
-from vedette.adapters.reasoners.workers.model_worker import ModelParts, ModelRunner, serve_model
 from vedette.adapters.reasoners.workers.reasoner_worker import JudgeRunner, serve_judge
 from vedette.adapters.reasoners.workers.root_agents import serve_root_agent
 from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, enter_sandbox
@@ -29,6 +28,9 @@ from vedette.config.agent_loader import load_judge, load_module
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
 from vedette.judging import Judge
+
+if TYPE_CHECKING:
+    from vedette.adapters.reasoners.workers.model_worker import ModelParts, ModelRunner
 
 
 def build_judge_runner(
@@ -101,6 +103,9 @@ def serve_worker(
     elif kind == "description":
         serve_root_agent(connection, progress, describe_root)
     elif kind == "model":
+        # What it imports no judge's worker needs.
+        from vedette.adapters.reasoners.workers.model_worker import serve_model
+
         memory = int(start_message["memory"])
         serve_model(
             connection, progress, agent, build_model_runner, memory=memory, asks_names=is_boxed

@@ -318,7 +318,7 @@ def reasoner_of(folder: Path, release: str, **changes: Any) -> AdkReasoner:
     )
 
 
-UNKNOWN = ["nonsense", "no/gpt-4o", "openai:gpt-4o", "claude-9", "of-its-own-\x1b[2J"]
+UNKNOWN = ["nonsense", "no-such/gpt-4o", "no-such:gpt-4o", "of-its-own-\x1b[2J"]
 
 
 @pytest.mark.parametrize("model", UNKNOWN)

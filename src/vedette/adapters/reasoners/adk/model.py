@@ -8,6 +8,7 @@ imported when an entry needs it.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,9 @@ def _build_litellm(plan: ModelPlan, key: str, timeout_s: float, clients: list[An
     # Else it fetches a price list at import, for ten seconds where there is no way to it.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     from google.adk.models.lite_llm import LiteLlm
+
+    # ADK imports it when it is first asked, which would hold up whoever else is asked meanwhile.
+    _ = importlib.import_module("litellm").acompletion
 
     name, base_url = plan.served_name, plan.base_url
     if plan.provider == "ollama":

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.capture import Capture
     from vedette.adapters.reasoners.adk.tools import DeclaredTool
 
-# Where nobody is asked what a root_agent is. Whatever is told is not this.
+# Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
 _NOT_DESCRIBED: Any = object()
 
 # A language model has no calibrated confidence: it is a constant, per agent in its charter, that
@@ -81,8 +81,8 @@ class AdkReasoner(StatelessReasoner):
     `model_for` gives the model of an agent in place of the one that its root_agent names (tests,
     rehearsals). `timeout_s` bounds one turn, `bounds` the tokens that a call of an agent may read
     and write: what may be more is not asked. Who is in `descriptions` is made of what a worker told
-    of its root_agent (`read_root_agent`), and none of its code runs here (None: it has none, only
-    an instruction.md); of the others `agent.py` is imported. Raises BadFleet at construction if a
+    of its root_agent (`read_root_agent`), and none of its code runs here (None of one that has
+    no agent.py); of the others `agent.py` is imported. Raises BadFleet at construction if a
     root_agent could do more than propose (`check_root_agent`).
     """
 
@@ -293,7 +293,7 @@ def _load(
 
     tools = read_declared_tools(folder)
     by_function = {tool.name: tool for tool in tools}
-    if description is None or not (folder / "agent.py").exists():
+    if not (folder / "agent.py").exists():
         checked = make_plain_agent(folder, release, by_function)
     elif description is _NOT_DESCRIBED:
         checked = load_root_agent(folder, release, by_function)
