@@ -292,6 +292,40 @@ def test_a_turn_of_before_answers_were_kept_opens_a_context() -> None:
     assert talk.ask().opens == "unrecorded"
 
 
+def test_an_opening_that_is_not_what_was_told_is_not_given_back() -> None:
+    """What came of an earlier turn, of which it tells, is another by now."""
+    talk = Talk()
+    talk.take(SIGNED)
+    talk.briefing = replace(talk.briefing, anew=True)
+    talk.take(NOTED)
+    talk.briefing = replace(talk.briefing, anew=False)
+    assert talk.ask().opens == ""
+    first, second = talk.briefing.turns
+    first = {**first, "answers": [{**first["answers"][0], "data": {}}, first["answers"][1]]}
+    talk.briefing = replace(talk.briefing, turns=(first, second))
+    assert talk.ask().opens == "changed"
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_is_told_otherwise_since_an_upgrade_is_not_given_back(at: int) -> None:
+    talk = Talk()
+    talk.take(SIGNED)
+    talk.briefing = replace(talk.briefing, memories=(memory("m1"),))
+    talk.take(NOTED)
+    assert talk.ask().opens == ""
+    turns = [dict(turn) for turn in talk.briefing.turns]
+    turns[at]["model"] = {**turns[at]["model"], "told": "f" * 64}
+    talk.briefing = replace(talk.briefing, turns=tuple(turns))
+    assert talk.ask().opens == "changed"
+
+
+def test_a_row_that_another_run_has_made_opens_a_context() -> None:
+    talk = Talk()
+    talk.take(NOTED)
+    talk.briefing = replace(talk.briefing, row={"texts": ["of another run"]})
+    assert talk.ask().opens == "changed"
+
+
 BAD_RECORDS: list[Any] = [
     {"model": "m"}, 7, {"content": '{"role":"model","parts":[{"a_field_of_tomorrow":1}]}'},
 ]  # fmt: skip
