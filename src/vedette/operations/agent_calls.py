@@ -56,7 +56,8 @@ _KIND_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 _USAGE = (
     "Calling it proposes it; policy decides whether it happens, and a person may have to approve. "
-    "A text may be a reference: ref:/charter/… or ref:/registry/… stands for the value there."
+    "A value may be given as a text that is a reference: ref:/charter/… or ref:/registry/… stands "
+    "for the value there."
 )
 
 Outcome = dict[str, Any]
@@ -100,7 +101,7 @@ class AgentCalls:
     # --- what it may call -------------------------------------------------------------------
 
     def tools(self, agent: Agent) -> list[dict[str, Any]]:
-        """Return the tools that the live policy grants an agent: name, description, schema."""
+        """Return the tools that the live policy grants an agent, as the agents' API tells them."""
         services = self._services
         state = (agent.release, services.gateway.policy_rev)
         known = self._granted.get(agent.name)
@@ -119,6 +120,7 @@ class AgentCalls:
                         "name": tool.name,
                         "description": _describe(tool, summaries.get(tool.function, "")),
                         "input_schema": argument_schema(tool),
+                        "resource": evaluated_resource(agent, tool),
                     }
                     for tool in granted_tools(query)
                 ],
@@ -351,13 +353,23 @@ def _coarse_reason(rule: str) -> str:
 
 
 def argument_schema(tool: Tool) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of what a client gives a tool."""
+    """Return the JSON Schema (2020-12) of what a client gives a tool: its own, if it has one.
+
+    A reference is a text, whatever the schema says of the value that it stands for.
+    """
+    if tool.schema is not None:
+        return dict(tool.schema)
     return {
         "type": "object",
         "properties": {one.name: dict(_KIND_SCHEMAS[one.kind]) for one in tool.parameters},
         "required": [one.name for one in tool.parameters if not one.is_optional],
         "additionalProperties": False,
     }
+
+
+def evaluated_resource(agent: Agent, tool: Tool) -> dict[str, str]:
+    """Return a tool's resource as an evaluation names it (AuthZEN): type and id."""
+    return {"type": tool.resource, "id": tool.target or agent.collection or tool.resource}
 
 
 def _describe(tool: Tool, summary: str) -> str:
