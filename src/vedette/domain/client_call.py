@@ -24,10 +24,8 @@ from vedette.domain.base.canonical import (
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.event import CALL_TYPE, Event
-from vedette.domain.origin import Ref, escape_pointer
+from vedette.domain.origin import REF, escape_pointer, read_reference
 
-# How a client writes a reference: this, then a JSON Pointer without its first slash.
-REF = "ref:/"
 # Of the charter: how often a client's calls were right, as people measured it. Until then it is
 # sure of nothing, and policy says what waits for a person.
 CONFIDENCE_KEY = "client_confidence"
@@ -184,7 +182,7 @@ def _read_args(data: Mapping[str, Any]) -> dict[str, Any]:
 def _read_argument(value: Any) -> Any:
     """Return a value as an argument of a Proposal: each text that is a reference as a `Ref`."""
     if isinstance(value, str):
-        return Ref(value[len(REF) - 1 :]) if value.startswith(REF) else value
+        return read_reference(value)
     if isinstance(value, Mapping):
         return {name: _read_argument(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

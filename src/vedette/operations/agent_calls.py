@@ -8,7 +8,6 @@ Nothing here performs or permits anything.
 from __future__ import annotations
 
 import asyncio
-from ast import get_docstring
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from vedette.config.agent_folder import read_code
+from vedette.config.agent_folder import tool_summaries
 from vedette.domain.action import bind_proposal
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand, BadEvent, BadFleet, NotFound, Unavailable
@@ -112,7 +111,7 @@ class AgentCalls:
                 services.store.policy.bundle_files(digest) or {}, {}, services.clock.now_us(),
                 lambda _: lambda at: None,
             )  # fmt: skip
-            summaries = _read_summaries(Path(agent.folder))
+            summaries, _ = tool_summaries(Path(agent.folder))
             known = self._granted[agent.name] = (
                 state,
                 [
@@ -380,11 +379,3 @@ def _describe(tool: Tool, summary: str) -> str:
     if tool.high_impact:
         sentences.append("It has high impact and waits for a person.")
     return " ".join([*sentences, _USAGE])
-
-
-def _read_summaries(folder: Path) -> dict[str, str]:
-    """Return the first paragraph of each docstring in an agent's tools.py; it is not imported."""
-    path = folder / "tools.py"
-    code, _ = read_code(path, path.name) if path.is_file() else (None, [])
-    texts = {} if code is None else {k: get_docstring(v) or "" for k, v in code.functions.items()}
-    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}
