@@ -48,7 +48,7 @@ class Fleet:
         ).open
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return the tools that policy grants now: name, description, input_schema."""
+        """Return the tools that policy grants now: name, description, input_schema, resource."""
         found: list[dict[str, Any]] = self._ask("GET", "/v1/agent/tools")["tools"]
         return found
 
@@ -71,12 +71,15 @@ class Fleet:
             found = self.outcome(found["call"], min(_MAX_WAIT_S, int(left) + 1))
         return found
 
-    def may(self, tool: str, resource: str, args: Mapping[str, Any], agent: str) -> Outcome:
-        """Return what policy would decide of a call now (AuthZEN): nothing is done."""
+    def may(self, tool: Mapping[str, Any], args: Mapping[str, Any], agent: str) -> Outcome:
+        """Return what policy would decide of a call now (AuthZEN): nothing is done.
+
+        `tool` is one of `tools()`, `agent` who asks, by its name in the fleet.
+        """
         question = {
             "subject": {"type": "agent", "id": agent},
-            "action": {"name": tool},
-            "resource": {"type": resource, "id": resource, "properties": dict(args)},
+            "action": {"name": tool["name"]},
+            "resource": {**tool["resource"], "properties": dict(args)},
         }
         return self._ask("POST", "/access/v1/evaluation", question)
 

@@ -46,6 +46,15 @@ class Ref(Struct, frozen=True):
     pointer: str
 
 
+# How models and clients write a reference: this, then a JSON Pointer without its first slash.
+REF = "ref:/"
+
+
+def read_reference(text: str) -> str | Ref:
+    """Return the reference that a text of a model or a client is; else the text."""
+    return Ref(text[len(REF) - 1 :]) if text.startswith(REF) else text
+
+
 class Roots(Struct, frozen=True):
     """The roots that references of one run may point into, with what is known of their origin.
 

@@ -8,7 +8,6 @@ Nothing here performs or permits anything.
 from __future__ import annotations
 
 import asyncio
-from ast import get_docstring
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from vedette.config.agent_folder import read_code
+from vedette.config.agent_folder import tool_summaries
 from vedette.domain.action import bind_proposal
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand, BadEvent, BadFleet, NotFound, Unavailable
@@ -56,7 +55,8 @@ _KIND_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 _USAGE = (
     "Calling it proposes it; policy decides whether it happens, and a person may have to approve. "
-    "A text may be a reference: ref:/charter/… or ref:/registry/… stands for the value there."
+    "A value may be given as a text that is a reference: ref:/charter/… or ref:/registry/… stands "
+    "for the value there."
 )
 
 Outcome = dict[str, Any]
@@ -100,7 +100,7 @@ class AgentCalls:
     # --- what it may call -------------------------------------------------------------------
 
     def tools(self, agent: Agent) -> list[dict[str, Any]]:
-        """Return the tools that the live policy grants an agent: name, description, schema."""
+        """Return the tools that the live policy grants an agent, as the agents' API tells them."""
         services = self._services
         state = (agent.release, services.gateway.policy_rev)
         known = self._granted.get(agent.name)
@@ -111,7 +111,7 @@ class AgentCalls:
                 services.store.policy.bundle_files(digest) or {}, {}, services.clock.now_us(),
                 lambda _: lambda at: None,
             )  # fmt: skip
-            summaries = _read_summaries(Path(agent.folder))
+            summaries, _ = tool_summaries(Path(agent.folder))
             known = self._granted[agent.name] = (
                 state,
                 [
@@ -119,6 +119,7 @@ class AgentCalls:
                         "name": tool.name,
                         "description": _describe(tool, summaries.get(tool.function, "")),
                         "input_schema": argument_schema(tool),
+                        "resource": evaluated_resource(agent, tool),
                     }
                     for tool in granted_tools(query)
                 ],
@@ -351,13 +352,23 @@ def _coarse_reason(rule: str) -> str:
 
 
 def argument_schema(tool: Tool) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of what a client gives a tool."""
+    """Return the JSON Schema (2020-12) of what a client gives a tool: its own, if it has one.
+
+    A reference is a text, whatever the schema says of the value that it stands for.
+    """
+    if tool.schema is not None:
+        return dict(tool.schema)
     return {
         "type": "object",
         "properties": {one.name: dict(_KIND_SCHEMAS[one.kind]) for one in tool.parameters},
         "required": [one.name for one in tool.parameters if not one.is_optional],
         "additionalProperties": False,
     }
+
+
+def evaluated_resource(agent: Agent, tool: Tool) -> dict[str, str]:
+    """Return a tool's resource as an evaluation names it (AuthZEN): type and id."""
+    return {"type": tool.resource, "id": tool.target or agent.collection or tool.resource}
 
 
 def _describe(tool: Tool, summary: str) -> str:
@@ -368,11 +379,3 @@ def _describe(tool: Tool, summary: str) -> str:
     if tool.high_impact:
         sentences.append("It has high impact and waits for a person.")
     return " ".join([*sentences, _USAGE])
-
-
-def _read_summaries(folder: Path) -> dict[str, str]:
-    """Return the first paragraph of each docstring in an agent's tools.py; it is not imported."""
-    path = folder / "tools.py"
-    code, _ = read_code(path, path.name) if path.is_file() else (None, [])
-    texts = {} if code is None else {k: get_docstring(v) or "" for k, v in code.functions.items()}
-    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}

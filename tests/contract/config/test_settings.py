@@ -276,6 +276,7 @@ def test_served_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (courier.agent, courier.token()) == ("courier", "a-token-of-the-courier")
     assert (porter.agent, porter.token()) == ("porter", None)
     assert found.call_window_us == 600_000_000
+    assert (found.calls_per_minute, found.open_calls) == (300, 100)
     monkeypatch.delenv("COURIER_TOKEN")
     with pytest.raises(BadFleet, match="agent courier"):
         courier.token()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -75,8 +77,12 @@ async def test_what_a_client_writes_is_derived_and_where_it_goes_is_not_its_to_s
     found = await post_call(courier, "wire.send", {"to": "x@evil.example", "text": "hello"})
     assert found["status"] == "denied"
     assert found["reason"] == "origins"
-    own = await post_call(courier, "wire.send", {"to": "ref:/event/data/args/text", "text": "a@b"})
-    assert own["status"] == "denied"
+    # Its event is no place that it may refer to: not what it wrote, nor when it called.
+    for own in ("ref:/event/data/args/text", "ref:/event/time", "ref:/event/source", "ref:/row/x"):
+        body = {"tool": "wire.send", "args": {"to": own, "text": "a@b"}}
+        answer = await courier.post("/v1/agent/calls", json=body)
+        assert answer.status_code == 400
+        assert "ref:/charter" in answer.json()["error"]["mend"]
     assert world.calls == []
 
 
@@ -87,6 +93,7 @@ async def test_the_tools_are_those_that_policy_grants(address: str) -> None:
     assert theirs["agent"] == "spiffe://harbour/agent/courier"
     assert len(theirs["tools"]) == 8
     assert [tool["name"] for tool in mine["tools"]] == ["wire.send"]
+    assert mine["tools"][0]["resource"] == {"type": "wire", "id": "world"}
     assert mine["tools"][0]["input_schema"] == {
         "type": "object",
         "properties": {"to": {"type": "string"}, "text": {"type": "string"}},
@@ -123,7 +130,6 @@ async def test_a_tool_that_is_not_granted_is_denied_and_the_try_is_recorded(
         ("wire.send", {"to": DESK, "text": "x", "cc": "y"}, "has no argument 'cc'"),
         ("wire.send", {"to": DESK, "text": 5}, "argument 'text' is not a string"),
         ("wire.send", {"to": "ref:/charter/nobody", "text": "x"}, "leads nowhere at 'nobody'"),
-        ("wire.send", {"to": "ref:/secrets/token", "text": "x"}, "has no root 'secrets'"),
     ],
 )
 async def test_what_is_no_proposal_is_refused_with_what_is_wrong(
@@ -726,6 +732,60 @@ async def test_an_evaluation_says_what_policy_would_decide_and_does_nothing(
     assert fleet.app.store.ledger.last_seq() == before
     assert world.calls == []
     assert fleet.app.services.gateway.counts.totals("courier", "actions", 10**18)["day"] == 0
+
+
+async def test_what_the_tools_say_of_themselves_is_enough_to_ask(
+    courier: httpx.AsyncClient,
+) -> None:
+    for tool in (await courier.get("/v1/agent/tools")).json()["tools"]:
+        resource = {**tool["resource"], "properties": {}}
+        found = await evaluate(courier, tool["name"], resource=resource)
+        assert found["context"]["reason"] == "bad-proposal"  # it needs arguments, and no more
+
+
+async def test_a_schema_is_told_as_it_stands_and_its_numbers_are_numbers(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = client_fleet(tmp_path, world)
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "weights": {"type": "array", "items": {"type": "number", "maximum": 9.5}},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
+    words = "{name: book.look, verb: look, resource: wire, args: {name: string}"
+    text = file.read_text()
+    assert words in text
+    told = words.replace("args: {name: string}", f"schema: {json.dumps(schema)}")
+    file.write_text(text.replace(words, told))
+    async with fleet, served(fleet) as address, client(address) as courier:
+        tools = {one["name"]: one for one in (await courier.get("/v1/agent/tools")).json()["tools"]}
+        assert tools["book.look"]["input_schema"] == schema
+        args: dict[str, Any] = {"name": "1.5", "weights": [1.5, 2, -0.0, 1e-7]}
+        assert (await post_call(courier, "book.look", args))["status"] == "done"
+        (call,) = world.calls
+        assert call.args == {"name": "1.5", "weights": [1.5, 2, 0, 1e-7]}
+        assert [type(one) for one in call.args["weights"]] == [float, int, int, float]
+        for odd in ("1.5", 9.6, True):
+            found = await post_call(courier, "book.look", {"name": "x", "weights": [odd]})
+            assert found["status"] == "refused"
+            assert "/weights/0" in found["why"]
+        body = {"tool": "book.look", "args": {"name": "x", "weights": [1e21]}}
+        assert (await courier.post("/v1/agent/calls", json=body)).status_code == 400
+    assert len(world.calls) == 1
+
+
+def test_a_fleet_that_serves_no_agents_loads_nothing_of_it() -> None:
+    code = "import sys, vedette.interfaces.http.server; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = found.stdout.split()
+    assert "vedette.interfaces.http.server" in loaded
+    assert "vedette.interfaces.http.agent_api" not in loaded
+    assert "vedette.operations.agent_calls" not in loaded
 
 
 async def test_an_evaluation_is_for_who_asks(courier: httpx.AsyncClient) -> None:

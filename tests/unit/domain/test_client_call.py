@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -81,7 +82,7 @@ def test_whose_call_it_is_and_what_is_vouched_for() -> None:
     assert made.data["caller"] == "spiffe://harbour/agent/courier"
     assert made.time == iso(7)
     # Neither what it is called with nor the ids that are made of the client's key.
-    assert made.vouched == {"source", "type", "time", "data/caller"}
+    assert made.vouched == {"source", "type"}
     assert KEYED.is_call_of(made)
     assert not replace(KEYED, args={}).is_call_of(made)
     assert not replace(KEYED, tool="x").is_call_of(made)
@@ -99,13 +100,14 @@ def test_a_call_wakes_its_own_agent_alone() -> None:
 def test_what_it_proposes() -> None:
     call = ClientCall(
         "book.write",
-        {"a": "ref:/charter/x", "b": ["ref:/registry/y", "z"], "c": {"d": "ref:/event/id"}, "e": 5,
+        {"a": "ref:/charter/x", "b": ["ref:/registry/y", "z"], "c": {"d": "ref:/charter/id"},
+         "e": 5,
          "f": " ref:/charter/x", "g": "ref:"},
     )  # fmt: skip
     proposal = call_proposal(event(call))
     assert proposal.tool == "book.write"
     assert proposal.args == {
-        "a": Ref("/charter/x"), "b": [Ref("/registry/y"), "z"], "c": {"d": Ref("/event/id")},
+        "a": Ref("/charter/x"), "b": [Ref("/registry/y"), "z"], "c": {"d": Ref("/charter/id")},
         "e": 5, "f": " ref:/charter/x", "g": "ref:",
     }  # fmt: skip
     # How sure a client is, is not for it to say.
@@ -142,8 +144,32 @@ def test_confidence_fails_closed(given: object) -> None:
         {"args": {"x": float("nan")}},
         {"args": {"x": b"bytes"}},
         {"args": {"x": "\ud800"}},
+        {"args": {"x": 1e21}},
+        {"args": {"x": [{"y": 2**53}]}},
+        {"args": {"x": -(2**53)}},
+        {"args": {"x": "ref:/event/time"}},
+        {"args": {"x": ["ref:/row/y"]}},
+        {"args": {"x": {"y": "ref:/"}}},
     ],
 )
 def test_what_is_no_call(fields: dict[str, Any]) -> None:
     with pytest.raises(BadCommand):
         ClientCall(**{"tool": "t", "args": {}, **fields})
+
+
+def test_numbers_come_back_exact_and_texts_stay_texts() -> None:
+    given = {
+        "a": 1.5, "b": "1.5", "c": [0.1, "0.1", {"d/~": -2.5e-7}], "e": 2**53 - 1, "f": 1.0,
+        "g": -0.0, "h": True, "i": {"1": 1e-300},
+    }  # fmt: skip
+    call = ClientCall("scale.weigh", given, "k")
+    stored = Event.from_body(orjson.loads(event(call).to_body()))
+    found = call_proposal(stored).args
+    assert found == {**given, "f": 1, "g": 0}
+    assert [type(found[name]) for name in "abefgh"] == [float, str, int, int, int, bool]
+    assert [type(one) for one in found["c"]] == [float, str, dict]
+    assert call.is_call_of(stored)
+    for other in ({"a": "1.5"}, {"b": 1.5}, {"h": 1}, {"c": [0.1, 0.1, {"d/~": -2.5e-7}]}):
+        assert not ClientCall("scale.weigh", {**given, **other}).is_call_of(stored)
+    # 1.0 is 1, as in any JSON of RFC 8785.
+    assert ClientCall("scale.weigh", {**given, "f": 1, "g": 0}).is_call_of(stored)

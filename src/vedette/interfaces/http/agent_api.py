@@ -38,7 +38,7 @@ from vedette.interfaces.http.agent_tokens import AgentTokens
 from vedette.interfaces.http.hosts import AllowedHosts
 from vedette.interfaces.http.mcp_server import McpServer
 from vedette.interfaces.http.request_drain import drain_request
-from vedette.operations.agent_calls import MAX_WAIT_S, AgentCalls
+from vedette.operations.agent_calls import MAX_WAIT_S, AgentCalls, evaluated_resource
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -55,9 +55,7 @@ Answer = Mapping[str, Any]
 
 
 def routes(app: App) -> list[Route]:
-    """Return the agents' API of an opened fleet: nothing where no agent is served."""
-    if not app.settings.served_agents:
-        return []
+    """Return the agents' API of an opened fleet that serves agents."""
     settings = app.settings
     calls = AgentCalls(
         app.services, app.intake, window_us=settings.call_window_us,
@@ -176,9 +174,9 @@ class AgentApi:
         reason: dict[str, Any]
         if tool is None:
             reason = {"outcome": "deny", "reason": "no-such-tool"}
-        elif (resource.get("type"), resource.get("id")) != (
-            tool.resource, tool.target or agent.collection or tool.resource,
-        ):  # fmt: skip
+        elif {name: resource.get(name) for name in ("type", "id")} != evaluated_resource(
+            agent, tool
+        ):
             reason = {"outcome": "deny", "reason": "another-resource"}
         else:
             call = ClientCall.of(action["name"], resource.get("properties"), None)

@@ -47,12 +47,19 @@ _SCHEMAS: dict[str, Any] = {
                 "type": "array",
                 "items": {
                     "type": "object",
-                    "required": ["name", "description", "input_schema"],
+                    "required": ["name", "description", "input_schema", "resource"],
                     "additionalProperties": False,
                     "properties": {
                         "name": _TEXT,
                         "description": _TEXT,
                         "input_schema": {**_OBJECT, "description": "JSON Schema of its arguments"},
+                        "resource": {
+                            "type": "object",
+                            "required": ["type", "id"],
+                            "additionalProperties": False,
+                            "description": "what an evaluation names",
+                            "properties": {"type": _TEXT, "id": _TEXT},
+                        },
                     },
                 },
             },
@@ -115,8 +122,8 @@ _SCHEMAS: dict[str, Any] = {
                 "type": "object",
                 "required": ["type", "id"],
                 "properties": {
-                    "type": {**_TEXT, "description": "the tool's resource"},
-                    "id": {**_TEXT, "description": "the tool's target, else its collection"},
+                    "type": {**_TEXT, "description": "`resource.type` of the tool"},
+                    "id": {**_TEXT, "description": "`resource.id` of the tool"},
                     "properties": {**_OBJECT, "description": "the arguments, as of a call"},
                 },
             },

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vedette.domain.base.connections import BACKLOG
 from vedette.domain.base.errors import BadFleet
-from vedette.interfaces.http import agent_api, operator_api
+from vedette.interfaces.http import operator_api
 from vedette.interfaces.http.alertmanager_receiver import alert_routes
 from vedette.interfaces.http.bundle_server import bundle_routes
 from vedette.interfaces.http.event_receiver import IngestLimits, Sender, routes
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from vedette.app.composition_root import App
 
@@ -73,12 +74,21 @@ def build_application(app: App) -> Starlette:
             *push_routes(app),
             *alert_routes(app),
             *operator_api.routes(app),
-            *agent_api.routes(app),
+            *_agent_routes(app),
             Route("/metrics", metrics),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
         ]
     )
+
+
+def _agent_routes(app: App) -> list[Route]:
+    if not app.settings.served_agents:
+        return []
+    # What it is made of is loaded by fleets that serve agents alone.
+    from vedette.interfaces.http import agent_api
+
+    return agent_api.routes(app)
 
 
 # How long answers that are on their way may take when the fleet ends.

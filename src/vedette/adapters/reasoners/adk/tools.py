@@ -10,7 +10,6 @@ reasoner; by nobody else.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,14 @@ from msgspec import Struct
 
 from vedette.config.agent import tool_schema_problems
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
-from vedette.config.agent_folder import read_code
+from vedette.config.agent_folder import tool_summaries
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
 from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.errors import BadFleet, BadProposal
-from vedette.domain.origin import Ref, escape_pointer
+from vedette.domain.origin import REF, escape_pointer, read_reference
 
-# How a model writes a reference: this, then a JSON Pointer without its first slash.
-REF = "ref:/"
 PROPOSED = {"status": "proposed"}
 
 _SCHEMAS: dict[str, dict[str, Any]] = {
@@ -191,7 +188,8 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     shape, problems = check_document(AgentFile, document)
     raise_first_error(problems)
     assert shape is not None
-    summaries = _tool_summaries(folder)
+    summaries, problems = tool_summaries(folder)
+    raise_first_error(problems)
     found: dict[str, DeclaredTool] = {}
     for index, tool in enumerate(shape.tools):
         for name, kind in tool.args.items():
@@ -212,17 +210,6 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     return list(found.values())
 
 
-def _tool_summaries(folder: Path) -> dict[str, str]:
-    """Return the first paragraph of each docstring in tools.py, without importing it."""
-    path = folder / "tools.py"
-    if not path.is_file():
-        return {}
-    code, problems = read_code(path, f"{folder.name}/tools.py")
-    raise_first_error(problems)
-    texts = {name: ast.get_docstring(node) or "" for name, node in code.functions.items()}
-    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}
-
-
 def _describe(shape: ToolFile, summary: str) -> str:
     sentences = [summary or f"{shape.verb} ({shape.resource})."]
     sinks = ", ".join(pointer.removeprefix("/") for pointer in shape.sinks)
@@ -234,8 +221,8 @@ def _describe(shape: ToolFile, summary: str) -> str:
 
 
 def _read_value(value: Any, kind: str) -> Any:
-    if isinstance(value, str) and value.startswith(REF):
-        return Ref(value[len(REF) - 1 :])
+    if isinstance(value, str):
+        return read_reference(value)
     if isinstance(value, list):
         return [_read_value(item, "") for item in value]
     if isinstance(value, dict):
