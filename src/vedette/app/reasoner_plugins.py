@@ -6,6 +6,7 @@ the engine's process.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ class AdkPlugin(ReasonerPlugin):
         models = {name: AskedModel(plan) for name, plan in entries.items()}
         made = AdkReasoner(folders, bounds=bounds, releases=releases, models=models)
         for agent in agents:
-            made.require_model(agent.model)
+            await asyncio.to_thread(made.require_model, agent.model)
         return made
 
     async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
@@ -99,7 +100,7 @@ class AdkPlugin(ReasonerPlugin):
             return await prepare_model(reasoner, agent)
         if not isinstance(reasoner, AdkReasoner):
             return lambda: None  # a rehearsal's, which loads none
-        reasoner.require_model(agent.model)
+        await asyncio.to_thread(reasoner.require_model, agent.model)
         folder, bounds = Path(agent.folder), _token_bounds(agent)
         return await reasoner.prepare(agent.name, folder, agent.release, bounds)
 

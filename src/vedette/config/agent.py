@@ -127,6 +127,9 @@ def read_agent(
         reasoner=_reasoner(shape),
         asks_model=plugins(REASONERS).get(_reasoner(shape)).asks_model,
         model=shape.model,
+        fallback_prices=tuple(
+            plan.model.price for plan in _routes(shape, context)[1:] if plan.model.price
+        ),
         max_turns=_max_turns(shape),
         rate_limits=RateLimits(**shape.ceilings.model_dump()),
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
@@ -138,6 +141,19 @@ def _reasoner(shape: AgentFile) -> str:
     """Return what reasons for an agent: who names a model and nothing else has it asked by ADK."""
     implied = shape.model is not None and "reasoner" not in shape.model_fields_set
     return "adk" if implied else shape.reasoner
+
+
+def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
+    """Return the entries that an agent may ask, the first choice first, as far as they are there.
+
+    A circle, which vedette.toml is refused for, ends where it begins.
+    """
+    found: list[ModelPlan] = []
+    plan = context.models.get(shape.model or "")
+    while plan is not None and plan not in found:
+        found.append(plan)
+        plan = context.models.get(plan.model.fallback or "")
+    return found
 
 
 def _max_turns(shape: AgentFile) -> int:
@@ -238,8 +254,7 @@ def _entry_problems(
     name: str, shape: AgentFile, document: Document, context: FleetContext
 ) -> list[Problem]:
     """Say what keeps an agent from asking its entry of [models], or one of its fallbacks."""
-    plan = context.models.get(name)
-    if plan is None:
+    if name not in context.models:
         what = f"vedette.toml has no table [models.{name}]"
         mend = did_you_mean(name, sorted(context.models)) if context.models else "add it there"
         return [document.problem(("model",), what, mend)]
@@ -247,7 +262,7 @@ def _entry_problems(
     bounds = (shape.budget.input_tokens_per_call, shape.budget.output_tokens_per_call)
     spans = ("run", "hour", "day")
     pays = any(getattr(shape.budget, f"money_micros_per_{span}") is not None for span in spans)
-    while plan is not None:
+    for plan in _routes(shape, context):
         model = plan.model
         if (extra := plan.missing_extra) is not None:
             what = f"[models.{model.name}] needs packages that are not installed ({plan.provider})"
@@ -264,7 +279,6 @@ def _entry_problems(
             what = f"a call may take more than the {room} tokens a minute of [models.{model.name}]"
             mend = "lower input_tokens_per_call, or raise tokens_per_minute there"
             problems.append(document.problem(("budget", "input_tokens_per_call"), what, mend))
-        plan = context.models.get(model.fallback or "")
     return problems
 
 

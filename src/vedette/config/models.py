@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,19 +21,19 @@ from vedette.config.settings_table import Duration, SettingsTable, Whole
 from vedette.config.yaml import Document
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
-from vedette.domain.base.urls import carries_secrets, parse_url
+from vedette.domain.base.urls import carries_secrets, is_loopback, parse_url
 from vedette.domain.model import Model
 from vedette.domain.ports.plugin import TableProblem
 
 Provider = Literal["gemini", "vertex", "anthropic", "openai", "ollama", "litellm"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
-# Of the providers that need more than the engine itself: the extra, and a package of it.
-EXTRAS: Mapping[str, tuple[str, str]] = {
-    "anthropic": ("anthropic", "anthropic"),
-    "openai": ("openai", "openai"),
-    "ollama": ("litellm", "litellm"),
-    "litellm": ("litellm", "litellm"),
+# Of the providers that need more than the engine itself: the extra, and its packages.
+EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "anthropic": ("anthropic", ("anthropic",)),
+    "openai": ("openai", ("openai",)),
+    "ollama": ("litellm", ("litellm", "mcp")),
+    "litellm": ("litellm", ("litellm", "mcp")),
 }
 _KEY_VARIABLES: Mapping[str, str] = {
     "gemini": "GEMINI_API_KEY",
@@ -108,14 +109,18 @@ class ModelPlan(Struct, frozen=True):
     @property
     def missing_extra(self) -> str | None:
         """Return the extra of this package that its provider needs, if it is not installed."""
-        extra, package = EXTRAS.get(self.provider, ("", ""))
-        return extra if extra and importlib.util.find_spec(package) is None else None
+        extra, packages = EXTRAS.get(self.provider, ("", ()))
+        return extra if None in map(importlib.util.find_spec, packages) else None
 
-    def require_extra(self) -> None:
-        """Raise BadFleet, with the command that mends it, if an extra is missing."""
-        if (extra := self.missing_extra) is not None:
-            what = f"{self.provider} needs packages that are not installed"
-            raise BadFleet(what, where=self.where, mend=install_extra(extra))
+    def import_extra(self) -> None:
+        """Import what its provider needs. Raises BadFleet, with the command that mends it."""
+        extra, packages = EXTRAS.get(self.provider, ("", ()))
+        try:
+            for package in packages:
+                importlib.import_module(package)
+        except ImportError as error:
+            what = f"{self.provider} needs packages that are not installed, or cannot be imported"
+            raise BadFleet(what, where=self.where, mend=install_extra(extra)) from error
 
 
 def install_extra(extra: str) -> str:
@@ -167,6 +172,9 @@ def _table_problems(
         yield (given[1],), f"{given[0]} and {given[1]} are both given", "leave one"
     elif not given and variable is not None:
         yield (), f"{table.provider} needs a key", f'add key_env = "{variable}"'
+    elif not given and table.provider == "litellm" and not _is_of_this_machine(table.base_url):
+        # Else LiteLLM takes one of the environment, and nobody here knows what not to tell.
+        yield (), "litellm needs a key, or a server of this machine", "add key_env, or base_url"
     elif given and table.provider in ("vertex", "ollama"):
         what = f"{table.provider} takes no key"
         yield (given[0],), what, "remove it; vertex takes the credentials of Google Cloud"
@@ -188,6 +196,11 @@ def _table_problems(
             yield ("base_url",), what, "write https://, or an address of this machine"
     if table.fallback is not None:
         yield from _fallback_problems(name, table.fallback, tables)
+
+
+def _is_of_this_machine(url: str | None) -> bool:
+    parts = parse_url(url or "")
+    return parts is not None and is_loopback(parts.hostname or "")
 
 
 def _fallback_problems(

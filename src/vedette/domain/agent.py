@@ -114,7 +114,8 @@ class Agent(Struct, frozen=True):
     `order_by` is the event attribute whose value is the key: events of one key are handled in
     order. `collection` is where the agent's transactional tools keep rows, one per key.
     `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
-    its turns may make model calls, `model` which entry of [models] they ask.
+    its turns may make model calls, `model` which entry of [models] they ask; `fallback_prices` are
+    what those that are asked in its place cost, where that differs.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Agent(Struct, frozen=True):
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     asks_model: bool = False
     model: str | None = None
+    fallback_prices: tuple[str, ...] = ()
 
     @property
     def has_judge(self) -> bool:

@@ -41,10 +41,9 @@ async def acquire_model(services: Services, context: RunContext) -> bool:
     wanted: list[ModelCalls] = []
     for calls in services.models.routes(agent):
         wanted.append(calls)
-        target = calls.breaker.target
         if calls.is_away(now):
             continue
-        if not parked.is_released(run.id) and parked.is_awaited_by(target, agent.name):
+        if not parked.is_released(run.id) and parked.count_waiting(calls.breaker.target):
             break  # who waits already goes first
         if not budget.has_token_bounds:
             tokens = calls.model.tokens_per_minute or 0
@@ -153,7 +152,7 @@ async def _wait(
     call, body, asked, why = context.model_call, None, None, None
     if failure is not None and call is not None:
         asked, why, body = models.calls_of(call.model.name), failure.code, {"why": str(failure)}
-    elif wait.models and wait.models[0].is_away(now):
+    elif wait.models:
         asked, why = wait.models[0], wait.models[0].breaker.why
     if asked is not None and why and not is_told:
         models.note_told(run.id)

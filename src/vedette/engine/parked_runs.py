@@ -240,10 +240,6 @@ class ParkedRuns(Struct):
         """Return how many runs wait for a target."""
         return len(self._targets.get(target, ()))
 
-    def is_awaited_by(self, target: str, agent: str) -> bool:
-        """Say whether a run of an agent waits for a target."""
-        return any(waiter[0] == agent for waiter in self._targets.get(target, {}).values())
-
     @property
     def key_count(self) -> int:
         """Return how many keys are parked."""

@@ -79,10 +79,14 @@ def priced_budget(budget: Budget, model: Model | None) -> Budget:
 
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
-    """Say why the worst case of an agent's turns cannot be reserved; None if it can."""
+    """Say why the worst case of an agent's turns cannot be reserved, whichever of its models they
+    ask; None if it can.
+    """
     if not agent.asks_model:
         return None
-    return budgets.find_gap(agent.name, agent.budget)
+    budget = agent.budget
+    priced = (budget, *(replace(budget, price=price) for price in agent.fallback_prices))
+    return next(filter(None, (budgets.find_gap(agent.name, one) for one in priced)), None)
 
 
 def pause_unbounded_agents(services: Services) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,21 +177,25 @@ def test_tokens_of_a_minute_need_a_bound_of_each_call(
     assert (words in found[0]) if words else found == []
 
 
-def test_a_missing_extra_is_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("provider", "package", "extra"),
+    [("anthropic", "anthropic", "anthropic"), ("ollama", "mcp", "litellm")],
+)
+def test_a_missing_extra_is_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, package: str, extra: str
+) -> None:
+    """None in sys.modules: Python's own way to say that a package is not there."""
     monkeypatch.undo()
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *rest: None if name == "anthropic" else found(name, *rest),
-    )
-    models = GEMINI.replace('"gemini"', '"anthropic"').replace('fallback = "local"\n', "")
+    monkeypatch.setitem(sys.modules, package, None)
+    models = GEMINI.replace('"gemini"', f'"{provider}"').replace('fallback = "local"\n', "")
+    if provider == "ollama":
+        models = models.replace('key_env = "FAST_KEY"\n', "")
     path = write(tmp_path, models)
     (line,) = told(path)
     assert "agent.yaml:5: model" in line
-    assert 'pip install "vedette[anthropic]"' in line
+    assert f'pip install "vedette[{extra}]"' in line
     with pytest.raises(BadFleet, match=r"pip install"):
-        load_settings(path).models["fast"].require_extra()
+        load_settings(path).models["fast"].import_extra()
 
 
 def test_a_missing_key_is_said_with_its_variable(
@@ -208,3 +213,20 @@ def test_a_missing_key_is_said_with_its_variable(
 def test_the_environment_has_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEDETTE_MODELS__FAST__BASE_URL", "http://127.0.0.1:1")
     assert load_settings(write(tmp_path)).models["fast"].base_url == "http://127.0.0.1:1"
+
+
+def test_litellm_needs_a_key_or_a_server_of_this_machine(tmp_path: Path) -> None:
+    """Else LiteLLM takes one of the environment."""
+    base = '[models.fast]\nprovider = "litellm"\nmodel = "openai/gpt-5.5"\n'
+    for index, (more, is_wrong) in enumerate(
+        [
+            ("", True),
+            ('base_url = "https://models.example"\n', True),
+            ('base_url = "http://127.0.0.1:8000"\n', False),
+            ('key_env = "FAST_KEY"\n', False),
+        ]
+    ):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        found = told(write(folder, base + more))
+        assert [("litellm needs a key" in one) for one in found] == [True] * is_wrong

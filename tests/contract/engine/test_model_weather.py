@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from vedette.config.models import ModelPlan
 from vedette.domain.action import Proposal
+from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.model import FailureKind, Model
@@ -375,15 +376,16 @@ async def test_a_key_is_asked_in_order_behind_one_that_waits_for_its_target(
     model.trouble = lambda briefing: (
         failures.pop() if failures and briefing.event.id == "first" else None
     )
-    world = World(answer=lambda call: Outcome("retry"))
+    world = World(answer=lambda call: Outcome("retry", retry_after_us=MINUTE))
     async with fleet_of(tmp_path, clock, model, world=world) as fleet:
         for name in ("sends", "first", "second", "third"):
             await fleet.send(job(name))
             await fleet.wait_until_idle()
         assert states(fleet, [job("sends")]) == {("waiting", "target")}
-        await let_pass(fleet, clock, 10)
+        await let_pass(fleet, clock, 3)
         asked = [name for _, name, _ in model.asked]
         assert asked == ["sends", "first", "first", "first", "second", "third"]
+        assert states(fleet, [job("sends")]) == {("waiting", "target")}
         assert states(fleet, [job("second"), job("third")]) == {("done", None)}
 
 
@@ -456,6 +458,20 @@ async def test_who_waits_for_room_is_not_woken_before_there_is_some(
             assert fleet.app.dispatcher.is_idle
         await let_pass(fleet, clock, 130)
         assert [name for _, _, name in model.asked] == ["first"] * 6
+
+
+async def test_who_waits_for_room_asks_the_fallback_when_the_model_goes_away(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    entries = [Model("first", calls_per_minute=2, fallback="second"), Model("second")]
+    events = [job(f"e{n}", key=f"k{n}") for n in range(8)]
+    async with fleet_of(tmp_path, clock, model, entries=entries) as fleet:
+        await fleet.send(*events)
+        await fleet.wait_until_idle()
+        assert len(model.asked) == 2
+        model.trouble = lambda briefing: away("key") if briefing.model == "first" else None
+        await let_pass(fleet, clock, 63)
+        assert states(fleet, events) == {("done", None)}
 
 
 @pytest.mark.parametrize("by_h", [-80, 80])
@@ -536,3 +552,13 @@ async def test_who_failed_once_is_not_last_for_ever(
             await fleet.send(*(job(f"e{n + i}", key=f"k{n + i}") for i in range(5)))
             await let_pass(fleet, clock, 15)
         assert states(fleet, [poor]) == {("done", None)}
+
+
+async def test_a_fallback_whose_price_nobody_declares_keeps_a_fleet_from_starting(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    """In the outage it could not be asked, and its runs would find no room for ever."""
+    entries = [Model("first", fallback="second"), Model("second", price="nosuch")]
+    with pytest.raises(BadFleet, match=r"its price 'nosuch' is not in the price list"):
+        async with fleet_of(tmp_path, clock, model, entries=entries):
+            pass

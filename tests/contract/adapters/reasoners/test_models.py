@@ -17,15 +17,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 from google.adk.models.llm_request import LlmRequest
+from google.auth.credentials import AnonymousCredentials
 from google.genai import types
 from msgspec.structs import replace
 
 from vedette.adapters.reasoners.adk.model import AskedModel
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.app.doctor import check_models
+from vedette.config import secret_reference
 from vedette.config.models import ModelPlan, Provider
 from vedette.config.settings import Settings
-from vedette.domain.base.errors import BadFleet, Permanent, VedetteError
+from vedette.domain.base.errors import BadFleet, Permanent, Unavailable, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.model import Model
@@ -87,7 +89,18 @@ OPENAI_ANSWER = {
               "input_tokens_details": {"cached_tokens": 0},
               "output_tokens_details": {"reasoning_tokens": 1}},
 }  # fmt: skip
+CHAT_ANSWER = {
+    "id": "chat_1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "the-model",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}}
+    ],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9},
+}
 ANSWERS: dict[str, Any] = {
+    "litellm": CHAT_ANSWER,
     "gemini": GEMINI_ANSWER,
     "anthropic": CLAUDE_ANSWER,
     "openai": OPENAI_ANSWER,
@@ -112,6 +125,8 @@ class Server:
             await asyncio.sleep(30)
             return response
         status, body = self.answer
+        if isinstance(body, str):
+            return web.Response(status=status, text=body, content_type="text/html")
         return web.json_response(body, status=status, headers=self.headers)
 
 
@@ -147,12 +162,16 @@ async def close_models() -> AsyncIterator[None]:
 
 
 def asked(server: Server, key: Path, provider: Provider, timeout_s: float = 20) -> AskedModel:
-    if provider != "gemini":
-        pytest.importorskip(provider)
-    model = Model("fast", timeout_us=int(timeout_s * 1_000_000))
-    base_url = server.url + ("/v1" if provider == "openai" else "")
-    MADE.append(AskedModel(ModelPlan(model, provider, "the-model", base_url, key_file=str(key))))
+    MADE.append(AskedModel(plan_of(server, key, provider, timeout_s)))
     return MADE[-1]
+
+
+def plan_of(server: Server, key: Path, provider: Provider, timeout_s: float = 20) -> ModelPlan:
+    model = Model("fast", timeout_us=int(timeout_s * 1_000_000))
+    base_url = server.url + ("/v1" if provider in ("openai", "litellm") else "")
+    name = "openai/the-model" if provider == "litellm" else "the-model"
+    own_key = None if provider == "ollama" else str(key)
+    return ModelPlan(model, provider, name, base_url, key_file=own_key)
 
 
 def reasoner(folder: Path, model: AskedModel) -> AdkReasoner:
@@ -172,7 +191,7 @@ BRIEFING = Briefing(
     event=Event("test", "1", "mail.received", "k", None, {"text": "hello"}),
     charter={}, registry={}, model="fast",
 )  # fmt: skip
-PROVIDERS: list[Provider] = ["gemini", "anthropic", "openai"]
+PROVIDERS: list[Provider] = ["gemini", "anthropic", "openai", "litellm"]
 
 
 async def ask(model: AskedModel, *contents: types.Content) -> types.Content:
@@ -266,6 +285,83 @@ async def test_a_failure_is_one_request_one_sentence_and_no_key(
         assert isinstance(error, Permanent)
 
 
+@pytest.mark.parametrize("provider", [*PROVIDERS, "ollama"])
+@pytest.mark.parametrize("page", ["<html>The gateway is busy</html>", '{"candidates": ['])
+async def test_what_is_no_answer_is_weather(
+    server: Server, key: Path, tmp_path: Path, provider: Provider, page: str
+) -> None:
+    server.answer = (200, page)
+    with pytest.raises(ModelAway) as raised:
+        await reasoner(tmp_path, asked(server, key, provider)).reason(BRIEFING)
+    # LiteLLM says of all that goes wrong with Ollama that there is no connection.
+    assert raised.value.kind == ("connection" if provider == "ollama" else "unavailable")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("provider", ["gemini", "vertex", "anthropic", "openai"])
+async def test_no_variable_of_the_environment_names_another_server(
+    key: Path, monkeypatch: pytest.MonkeyPatch, provider: Provider
+) -> None:
+    elsewhere = "http://elsewhere.example"
+    for name in ("GOOGLE_GEMINI", "GOOGLE_VERTEX", "ANTHROPIC", "OPENAI"):
+        monkeypatch.setenv(f"{name}_BASE_URL", elsewhere)
+    plan = ModelPlan(Model("fast"), provider, "the-model", key_file=str(key))
+    if provider == "vertex":
+        plan = replace(plan, key_file=None, project="p", location="europe-west1")
+        nobody: Any = AnonymousCredentials  # its __init__ has no types
+        monkeypatch.setattr("google.auth.default", lambda **_: (nobody(), "p"))
+    MADE.append(AskedModel(plan))
+    client: Any = MADE[-1].llm
+    client = client.client
+    made = getattr(client, "base_url", None) or client._api_client._http_options.base_url
+    assert str(made).startswith("https://")
+    assert "elsewhere" not in str(made)
+
+
+async def test_litellm_is_refused_a_server_that_only_the_environment_names(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_BASE", "http://elsewhere.example")
+    plan = ModelPlan(Model("fast"), "litellm", "openai/gpt-5.5", key_file=str(key))
+    with pytest.raises(BadFleet, match="OPENAI_API_BASE"):
+        _ = AskedModel(plan).llm
+
+
+async def test_a_prefix_that_litellm_does_not_know_is_said_at_the_start(
+    key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ModelPlan(Model("fast"), "litellm", "nobody-serves-this", key_file=str(key))
+    with pytest.raises(BadFleet, match=r"knows no provider of 'nobody-serves-this'"):
+        _ = AskedModel(plan).llm
+    assert capsys.readouterr().out == ""
+
+
+async def test_a_key_that_takes_its_time_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secret Manager is away: it is asked once for all that wait, and not on the event loop."""
+    asked_at: list[float] = []
+
+    def fetch(version: str) -> str:
+        asked_at.append(time.monotonic())
+        time.sleep(0.5)
+        raise Unavailable("Secret Manager does not answer")
+
+    monkeypatch.setattr(secret_reference, "_fetchers", [fetch])
+    plan = ModelPlan(Model("fast"), "gemini", "m", key_secret="projects/p/secrets/s/versions/1")
+    made = reasoner(tmp_path, AskedModel(plan))
+    turns = [asyncio.create_task(made.reason(BRIEFING)) for _ in range(4)]
+    await asyncio.sleep(0)
+    longest = 0.0
+    while not all(turn.done() for turn in turns):
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.monotonic() - began)
+    assert {type(turn.exception()) for turn in turns} == {ModelAway}
+    assert len(asked_at) == 1
+    assert longest < 0.4
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_body_that_stalls_ends_at_the_entry_s_timeout(
     server: Server, key: Path, tmp_path: Path, provider: Provider
@@ -280,14 +376,27 @@ async def test_a_body_that_stalls_ends_at_the_entry_s_timeout(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("provider", ["gemini", "anthropic", "openai"])
 async def test_a_server_that_is_not_there_is_said_so(
-    server: Server, key: Path, tmp_path: Path
+    server: Server, key: Path, tmp_path: Path, provider: Provider
 ) -> None:
     server.url = "http://127.0.0.1:9"
-    model = asked(server, key, "gemini")
+    model = asked(server, key, provider)
     with pytest.raises(ModelAway) as raised:
         await reasoner(tmp_path, model).reason(BRIEFING)
     assert (raised.value.kind, raised.value.use.calls) == ("connection", 0)
+
+
+async def test_an_ollama_that_does_not_run_is_said_so(
+    server: Server, key: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """LiteLLM calls that a 500, and does not say whether anything was sent."""
+    server.url = "http://127.0.0.1:9"
+    with pytest.raises(ModelAway) as raised:
+        await reasoner(tmp_path, asked(server, key, "ollama")).reason(BRIEFING)
+    assert raised.value.kind == "connection"
+    assert "base_url" in (raised.value.mend or "")
+    assert capfd.readouterr().out == ""
 
 
 def rotate(key: Path) -> None:
@@ -298,9 +407,12 @@ async def test_a_key_that_is_not_taken_is_read_again(
     server: Server, key: Path, tmp_path: Path
 ) -> None:
     server.answer = (401, {"error": {"message": "no", "status": "UNAUTHENTICATED"}})
-    made = reasoner(tmp_path, asked(server, key, "gemini"))
+    model = asked(server, key, "gemini")
+    made, before = reasoner(tmp_path, model), model.llm
     with pytest.raises(ModelAway):
         await made.reason(BRIEFING)
+    assert model.llm is before, "no client is made for a key that is the same"
+    model.forget_key()
     rotate(key)
     server.answer = (200, GEMINI_ANSWER)
     await made.reason(BRIEFING)
@@ -325,15 +437,19 @@ async def test_a_key_that_is_not_there_is_said_at_the_start_and_waited_for_later
     assert raised.value.kind == "key"
 
 
+def limits_of(body: Any) -> list[Any]:
+    """Return what a request says of how much may be written at most, as its provider has it."""
+    names = ("maxOutputTokens", "max_tokens", "max_output_tokens", "max_completion_tokens")
+    return [part[name] for part in (body, body.get("generationConfig", {})) for name in names
+            if name in part]  # fmt: skip
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_check_live_asks_one_token_and_says_what_is_wrong_in_one_sentence(
     server: Server, key: Path, tmp_path: Path, provider: Provider
 ) -> None:
-    if provider != "gemini":
-        pytest.importorskip(provider)
-    base_url = server.url + ("/v1" if provider == "openai" else "")
-    plan = ModelPlan(Model("fast"), provider, "the-model", base_url, key_file=str(key))
-    lost = ModelPlan(Model("lost"), provider, "the-model", base_url, key_file=str(key) + ".not")
+    plan = plan_of(server, key, provider)
+    lost = replace(plan, model=Model("lost"), key_file=str(key) + ".not")
     settings = replace(Settings.of(tmp_path), models={"fast": plan, "lost": lost})
     agents = {name: SimpleNamespace(model=name) for name in ("fast", "lost")}
     server.answer = (200, ANSWERS[provider])
@@ -341,7 +457,7 @@ async def test_check_live_asks_one_token_and_says_what_is_wrong_in_one_sentence(
     assert (first.what, first.state) == ("model fast", "ok")
     assert (second.state, "cannot read" in second.told) == ("fail", True)
     ((_, _, body),) = server.requests
-    assert "16" in json.dumps(body)
+    assert 16 in limits_of(body), body
     server.answer = (401, {"error": {"message": "no", "type": "x"}})
     first, _ = await check_models(settings, agents)  # type: ignore[arg-type]
     assert first.state == "fail"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from google.adk.models.llm_request import LlmRequest
 
 
-def build_claude(name: str, key: str, base_url: str | None, timeout_s: float) -> AnthropicLlm:
+def build_claude(name: str, key: str, base_url: str, timeout_s: float) -> AnthropicLlm:
     """Return ADK's model of one Claude, with a client of its own that tries nothing again."""
     client = AsyncAnthropic(api_key=key, base_url=base_url, timeout=timeout_s, max_retries=0)
     return SignedThinkingLlm(model=name, client=client)

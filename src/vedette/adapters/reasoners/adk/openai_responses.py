@@ -18,6 +18,8 @@ from google.adk.integrations.openai._openai_responses_llm import (
 )
 from openai import AsyncOpenAI
 
+from vedette.domain.model_turn import ModelAway, ModelUse
+
 if TYPE_CHECKING:
     from google.adk.models.llm_request import LlmRequest
     from google.adk.models.llm_response import LlmResponse
@@ -27,9 +29,7 @@ if TYPE_CHECKING:
 ITEM = "openai_reasoning"
 
 
-def build_responses(
-    name: str, key: str, base_url: str | None, timeout_s: float
-) -> OpenAIResponsesLlm:
+def build_responses(name: str, key: str, base_url: str, timeout_s: float) -> OpenAIResponsesLlm:
     """Return ADK's model of one of OpenAI's, with a client that tries nothing again."""
     client = AsyncOpenAI(api_key=key, base_url=base_url, timeout=timeout_s, max_retries=0)
     return ReasoningItemsLlm(
@@ -46,6 +46,9 @@ class ReasoningItemsLlm(OpenAIResponsesLlm):
         """Ask once; the answer's thought parts hold their items."""
         async for response in super().generate_content_async(llm_request, stream):
             told = (response.custom_metadata or {}).get("openai_response", {})
+            if not told.get("id"):  # the client hands on a page that is no JSON as a text
+                what = f"the model {self.model} is not available: what came is no answer"
+                raise ModelAway(what, "unavailable", ModelUse(1))
             items = [one for one in told.get("output", ()) if one.get("type") == "reasoning"]
             if response.content is not None:
                 keep_items(response.content, items)

@@ -83,18 +83,21 @@ def explain_failure(error: BaseException, model: str, calls: int, *, key: str = 
     ModelAway for what is waited for or mended, RequestRefused for a request that is refused,
     ModelFailed for what nobody knows. `key` is cut out of what is told of that.
     """
+    is_sent = not any(_NOT_SENT & _names(one) for one in _causes(error))
     for cause in _causes(error):
         if isinstance(cause, ModelAway):
             return cause
-        status, words = _status(cause), tuple(_codes(cause))
-        if status is not None:
+        status, words, names = _status(cause), tuple(_codes(cause)), _names(cause)
+        # LiteLLM gives a status to what has none.
+        if status is not None and is_sent and "APIConnectionError" not in names:
             return _explain_status(cause, status, words, model, calls)
-        names = {one.__name__ for one in type(cause).__mro__}
+        if isinstance(cause, AttributeError) and isinstance(cause.obj, str):
+            # The client of anthropic hands on a page that is no JSON as a text.
+            return _away(model, "unavailable", "", ModelUse(calls))
         for kind, known in _BY_CLASS:
             if names & known and not (kind == "unavailable" and _is_of_adk(cause)):
                 if kind == "key" and getattr(cause, "retryable", False):
                     kind = "connection"
-                is_sent = not any(_NOT_SENT & _names(one) for one in _causes(cause))
                 charged = kind in ("timeout", "connection", "unavailable") and is_sent
                 return _away(model, kind, "", ModelUse(calls) if charged else UNCHARGED)
     return ModelFailed(f"the model {model} failed: {tell_error(error, key)}", ModelUse(calls))

@@ -165,7 +165,7 @@ class AdkReasoner(StatelessReasoner):
         confidence = _confidence(briefing)
         asked = self._models.get(briefing.model)
         if asked is not None:
-            ready = _with_model(ready, briefing.model, asked.require())
+            ready = _with_model(ready, briefing.model, await asked.require())
         llm = ready.agent.canonical_model
         speaker = describe_speaker(llm, None if asked is None else asked.route)
         capture = Capture(
@@ -233,7 +233,7 @@ class AdkReasoner(StatelessReasoner):
             if asked is not None and failure.code == "model-key":
                 asked.forget_key()
             # What a client says may repeat the key.
-            raise failure from (error if asked is None else None)
+            raise failure from None
         finally:
             timer.cancel()
         if timeout.is_set():
