@@ -63,27 +63,3 @@ run "with_people_and_a_mailbox" {
     error_message = "People and the mailbox are in the settings."
   }
 }
-
-run "a_model_that_cannot_be_asked_here" {
-  command = plan
-  variables {
-    models = { local = { provider = "ollama", model = "qwen3", key_secret = "none" } }
-  }
-  expect_failures = [var.models]
-}
-
-run "a_model_without_its_key" {
-  command = plan
-  variables {
-    models = { fast = { provider = "gemini", model = "gemini-3-flash" } }
-  }
-  expect_failures = [var.models]
-}
-
-run "a_model_with_a_fallback_that_is_none" {
-  command = plan
-  variables {
-    models = { deep = { provider = "vertex", model = "gemini-3-pro", fallback = "none" } }
-  }
-  expect_failures = [var.models]
-}
