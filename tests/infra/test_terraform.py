@@ -66,8 +66,9 @@ def grown(environ: Mapping[str, str]) -> Checked:
 
 def only(root: Path, run: str, more: str = "") -> None:
     """Leave one run in the tests of a copy's example: the other would plan all of it again."""
-    file = root / "infra/terraform" / HARBOUR / "tests/harbour.tftest.hcl"
-    assert keep(file, run, more) == ["fleet", OPTIONS]
+    tests = root / "infra/terraform" / HARBOUR / "tests"
+    (tests / "models.tftest.hcl").unlink()
+    assert keep(tests / "harbour.tftest.hcl", run, more) == ["fleet", OPTIONS]
 
 
 def keep(file: Path, run: str, more: str = "") -> list[str]:
@@ -306,6 +307,18 @@ def test_the_models_are_in_the_settings_and_their_keys_in_secret_manager(
     assert (fast.model.calls_per_minute, fast.model.fallback) == (60, "deep")
     assert (deep.project, deep.location) == ("harbour-lights-fleet", "global")
     assert deep.model.timeout_us == duration_us("2m")
+
+
+def test_models_that_the_gateway_would_refuse_are_not_planned(
+    environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    root = copy(tmp_path)
+    (root / "infra/terraform" / HARBOUR / "tests/harbour.tftest.hcl").unlink()
+    found = check(environ, HARBOUR, root)
+    assert found.code == 0, found.text
+    assert "Success! 3 passed, 0 failed" in found.text
+    edit(root, f"{HARBOUR}/variables.tf", '(model.provider == "vertex") != ', "true || ")
+    assert check(environ, HARBOUR, root).code != 0
 
 
 def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> None:

@@ -65,6 +65,16 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "The arguments hold content where a reference would do.",
         "Send a reference, or raise [limits] max_event_bytes.",
     ),
+    "key-erased": ErrorExplanation(
+        "A client's key names a call whose content was erased; nothing was done.",
+        "Whether the two calls are the same cannot be told any more.",
+        "Give the call a key of its own.",
+    ),
+    "wakes-nobody": ErrorExplanation(
+        "An agent's client made a call that wakes no run of its agent; nothing was done.",
+        "The agent's trigger for its client's calls was changed, or its folder is another.",
+        "Write `on: vedette.call` without filters in its agent.yaml, and make the call again.",
+    ),
     "too-slow": ErrorExplanation(
         "An agent's client did not send its request in time; nothing was done.",
         "The body came slower than ten seconds, or not at all.",
