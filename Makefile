@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 SEED ?=
 
-.PHONY: help setup run test check fast faults io-errors jepsen lock replay-real kill-real bench-line bench-start \
+.PHONY: help setup run test check fast faults io-errors clients jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
@@ -27,6 +27,7 @@ setup: ## Make .venv from requirements.lock and install the pinned opa (quick wh
 	@tools/oidc/install
 	@tools/bqemulator
 	@tools/aiosmtpd
+	@tools/clients
 	@tools/dovecot
 	@tools/prometheus
 	@tools/terraform-provider
@@ -74,6 +75,11 @@ simulate-heads: ## The heads of many shards: 10,000 histories, planted bugs, wha
 kafka-faults: ## Kill -9 of a real broker and its owners, zombies, publishes between; resumable (20 min; ARGS=--fresh)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.kafka.faults $(ARGS)
+
+clients: ## The sample agents (a script, LangGraph, the OpenAI Agents SDK) before a daemon, each in its environment
+	@tools/setup
+	@tools/clients
+	@CI=1 $(BIN)/pytest -q tests/acceptance/test_foreign_agents.py $(ARGS)
 
 jepsen: ## The promises on real processes under SEED=n faults; ARGS="--minutes 30 --store postgresql"
 	@tools/setup

@@ -1,4 +1,4 @@
-"""What a hostile judge, tools and agent.py achieve: nothing in a box, and all of it without one.
+"""What hostile judges, tools, agent.py and models achieve: nothing in a box, all without one.
 
 Each attack of `tests.hostile` is made for real, by a worker process of each kind, once in a box and
 once (the control) outside. They are aimed at decoys: a process with a secret, a state folder, a
@@ -26,11 +26,13 @@ import pytest
 from tests.hostile import AGENT_PY, AGENT_YAML, ATTACKS_PY, JUDGE_PY, TOOLS_PY
 from tests.workers import Crew, brief
 
+from vedette.adapters.reasoners.workers.model_client import ModelWorkerSpec, WorkerModels
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.adapters.reasoners.workers.tool_client import WorkerTools
-from vedette.config.reach import build_reach
+from vedette.config.reach import Reach, build_reach
 from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome
@@ -47,13 +49,14 @@ ATTACKS = [
     for node in ast.parse(ATTACKS_PY).body
     if isinstance(node, ast.FunctionDef) and [arg.arg for arg in node.args.args] == ["d"]
 ]
-KINDS = ("judge", "hands", "model")
+KINDS = ("judge", "hands", "description", "model")
 # What a box answers by ending the process: no other attack is made by the same agent.py.
 ENDS = ("other_abi",)
 LIMITS = ResourceLimits(time_us=20_000_000, memory=256 << 20)
 MARKER = "a-secret-of-the-engine"
 # What only root can do without a box.
-NOT_TRIED = {("hands", "namespace")}  # the kernel refuses it to a process with threads
+# The kernel refuses it to a process with threads.
+NOT_TRIED = {("hands", "namespace"), ("model", "namespace")}
 if os.geteuid():
     NOT_TRIED |= {(kind, "write_interpreter") for kind in KINDS}
 
@@ -63,6 +66,42 @@ kept = ctypes.create_string_buffer(b"{MARKER}")
 print(ctypes.addressof(kept), flush=True)
 time.sleep(600)
 """
+
+
+HOSTILE_MAIN = (
+    sys.executable, "-P", "-c",
+    f"""
+import json, sys, tempfile
+sys.path[:0] = {[path for path in sys.path if path]!r}
+attacks = {{"__name__": "attacks"}}
+exec({ATTACKS_PY!r}, attacks)
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_response import LlmResponse
+from google.adk.models.registry import LLMRegistry
+from google.genai import types
+from vedette.app import worker_main
+
+class Hostile(BaseLlm):
+    @classmethod
+    def supported_models(cls):
+        return ["hostile"]
+
+    async def generate_content_async(self, llm_request, stream=False):
+        text = "".join(part.text or "" for one in llm_request.contents for part in one.parts)
+        fenced = text.partition('place="/event">\\n')[2].partition("\\n</data>")[0]
+        data = json.loads(fenced)["data"]
+        own = tempfile.gettempdir()
+        if own.startswith(data["state"]):
+            data["drop"] = own
+        attacks["__file__"] = data["other"] + "/attacks.py"
+        said = attacks["attempt"](data["attack"], data)
+        part = types.Part(text=said)
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+LLMRegistry.register(Hostile)
+sys.exit(worker_main.main(sys.argv[1:]))
+""",
+)  # fmt: skip
 
 
 class Decoys:
@@ -126,7 +165,7 @@ class Decoys:
         (mind / "attacks.py").write_text(ATTACKS_PY)
         (mind / "agent.py").write_text(AGENT_PY)
         (mind / "agent.yaml").write_text(AGENT_YAML)
-        targets = self.targets_of("model", drop, "../..")
+        targets = self.targets_of("description", drop, "../..")
         plan = {"attacks": attacks, "data": targets, "again": self.kept()}
         (mind / "plan.json").write_text(json.dumps(plan))
         return mind
@@ -224,7 +263,7 @@ class Attacked:
             decoys.before = decoys.digest()
             for plan, mind in zip(plans, minds, strict=True):
                 answer = await outcomes_of(crew, mind, plan)
-                found |= {("model", attack): answer[attack] for attack in plan}
+                found |= {("description", attack): answer[attack] for attack in plan}
                 decoys.renew()
             for attack in ATTACKS:
                 data = {**decoys.targets_of("judge", drop, "../.."), "attack": attack}
@@ -242,6 +281,44 @@ class Attacked:
                         (place / name).unlink(missing_ok=True)
         finally:
             crew.pool.close()
+        found |= await self._ask(decoys, drop, boxed)
+        return found
+
+    @staticmethod
+    async def _ask(decoys: Decoys, drop: Path, boxed: bool) -> dict[tuple[str, str], str]:
+        """Have each attack made where a model is asked, by code that came there however."""
+        pool = WorkerPool(
+            decoys.state / "models", sandboxed=boxed, closed_folders=(decoys.state,),
+            preload=("adapters.reasoners.adk.preload",), command=HOSTILE_MAIN,
+        )  # fmt: skip
+        mind = decoys.folder / "asked" / "worker"
+        mind.mkdir(parents=True)
+        (mind / "agent.yaml").write_text(AGENT_YAML)
+        (mind / "agent.py").write_text(
+            "from google.adk.agents import LlmAgent\n"
+            'root_agent = LlmAgent(name="worker", model="hostile")\n'
+        )
+        found: dict[tuple[str, str], str] = {}
+        try:
+            told = await describe_in_worker(pool, "worker", mind, None)
+            reach = Reach(addresses=(("localhost", decoys.own.getsockname()[1]),))
+            models = WorkerModels(pool)
+            spec = ModelWorkerSpec(str(mind), None, told, {"KEY": MARKER}, reach, limits=LIMITS)
+            (await models.prepare("worker", spec))()
+            up = "../../.." if boxed else "../.."
+            for attack in ATTACKS:
+                data = {**decoys.targets_of("model", drop, up), "attack": attack}
+                decoys.renew()
+                try:
+                    turn = await models.reason(brief(key=attack, **data))
+                except WorkerLost as error:
+                    found["model", attack] = f"ended: {error}"
+                else:
+                    found["model", attack] = str(turn.detail["text"])
+                for name in ("link", "hard", "second", "s"):
+                    (drop / name).unlink(missing_ok=True)
+        finally:
+            pool.close()
         return found
 
     @staticmethod

@@ -13,16 +13,21 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import content, learned, order
 from tests.segments import is_in
 
 from vedette.adapters.ledger_export import write_segment
+from vedette.adapters.reasoners.adk.conversation import compose_prompt
+from vedette.adapters.reasoners.adk.wire import Speaker
 from vedette.adapters.signing_keys import format_verifier_key, open_ledger_key
+from vedette.domain.action import Proposal
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.model_turn import ModelTurn
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Run
 from vedette.interfaces.daemon import Daemon
@@ -535,3 +540,75 @@ async def test_a_candidate_that_says_more_than_it_is_is_refused(tmp_path: Path) 
             given: dict[str, Any] = {"into": "inbox/inbox", "text": "Told.", **more}
             with pytest.raises(VedetteError):
                 await order(fleet, "memory_propose", **given)
+
+
+# --- what a model was told ------------------------------------------------------------------------
+
+
+async def test_what_a_model_was_told_of_another_event_goes_with_that_event(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """A turn of another event keeps what its model said, and digests of what it was told."""
+    speaker = Speaker("a model", "a" * 64)
+    told: list[str] = []
+
+    def answers(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.event.id != "late":
+            return ReasonerJudgement(label="question")
+        prompt = compose_prompt(briefing, {}, speaker, 400_000)
+        told.extend((part.text or "") for part in prompt.contents[0].parts or [])
+        turn = ModelTurn(
+            speaker.model, speaker.route, prompt.opens, prompt.told, prompt.shown,
+            prompt.outcomes, '{"role":"model","parts":[{"text":"Fine."}]}',
+        )  # fmt: skip
+        proposal = Proposal("no.such", {"x": "1"}, "", 0.5)
+        return ReasonerJudgement(label="question", proposals=(proposal,), model_turn=turn)
+
+    def teaches(briefing: Briefing) -> ReasonerJudgement:
+        (found,) = curates(briefing).candidates
+        found = replace(found, topics=("questions",))
+        return ReasonerJudgement(label="proposed", candidates=(found,))
+
+    script = {"inbox_triage": [answers], "memory_curator": [teaches]}
+    agents = content(tmp_path, "inbox_triage", "memory_curator")
+    reasoners = {"judge": ScriptedReasoner(script)}
+    async with FleetHarness(tmp_path, content=agents, reasoners=reasoners, clock=clock) as fleet:
+        await candidate(fleet, "first", PHRASE, "memory_approve")
+        await fleet.send(mail("late", PHRASE[:30]))
+        await fleet.wait_until_idle()
+        (run,) = fleet.runs(mail("late"))
+        (turn,) = fleet.app.store.runs.turns(run.id)
+        assert PHRASE in told[0]
+        assert turn["model"]["opens"] == "first"
+        assert (await order(fleet, "erase", event=mail("first").key))["scrubbed"]
+        assert holding(fleet, PHRASE) == []
+        assert fleet.app.store.runs.turns(run.id) == [turn]
+
+
+async def test_a_run_keeps_what_it_recalled_as_long_as_it_may_be_read(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That others matter more by now takes nothing away; a person does."""
+    heard: list[list[str]] = []
+
+    def answers(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.event.id != "late":
+            return ReasonerJudgement(label="question")
+        heard.append([one.id for one in briefing.memories if one.trust == "learned"])
+        monkeypatch.setattr(banks, "recall", lambda *query: [])
+        if len(heard) == 2:
+            monkeypatch.setattr(banks, "lessons", lambda *scope: [])
+        clock.advance(61_000_000)  # or an answer of before is good enough
+        proposal = Proposal("no.such", {"x": "1"}, "", 0.5)
+        return ReasonerJudgement(label="question", proposals=(proposal,), final=len(heard) == 3)
+
+    reasoners = {"judge": ScriptedReasoner({"inbox_triage": [answers] * 3})}
+    agents = content(tmp_path, "inbox_triage")
+    async with FleetHarness(tmp_path, content=agents, reasoners=reasoners, clock=clock) as fleet:
+        banks = fleet.app.services.recall.banks
+        given = {"into": "inbox/inbox", "text": PHRASE, "kind": "fact", "topics": ["questions"]}
+        id = str((await order(fleet, "memory_propose", **given))["candidate"])
+        await order(fleet, "memory_approve", id=id)
+        await fleet.send(mail("late", PHRASE))
+        await fleet.wait_until_idle()
+        assert heard == [[id], [id], []]

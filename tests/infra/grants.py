@@ -48,6 +48,8 @@ AGENT = "service_account {} roles/iam.serviceAccountTokenCreator harbour-gateway
 OPTIONS = """
 bigquery_dataset      vedette_harbour          roles/bigquery.dataViewer           group:compliance@harbourlights.example
 bigquery_dataset      vedette_harbour_witness  roles/bigquery.dataViewer           group:compliance@harbourlights.example
+project               harbour-lights-fleet     roles/aiplatform.user               harbour-gateway
+secret_manager_secret gemini-key               roles/secretmanager.secretAccessor  harbour-gateway
 secret_manager_secret oncall-token             roles/secretmanager.secretAccessor  harbour-gateway
 pubsub_topic          harbour-metrics          roles/pubsub.publisher              serviceAccount:collector@harbour-lights.iam.gserviceaccount.com
 """  # noqa: E501

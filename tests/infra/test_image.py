@@ -23,6 +23,8 @@ from runpy import run_path
 import pytest
 from tests.opa import find_opa
 
+from vedette.config.models import EXTRAS
+
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "infra/image"
 USER = 10001
@@ -232,6 +234,12 @@ def test_the_image_s_locks_agree_with_the_project_s(lock: str) -> None:
     assert differing(text, whole) == []
     name = next(iter(found))
     assert differing(text.replace(f"{name}==", f"{name}==9", 1), whole) == [name]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_a_model_that_terraform_takes_has_its_packages_in_the_image(provider: str) -> None:
+    found = pins((IMAGE / "runtime.lock").read_text("utf-8"))
+    assert set(EXTRAS[provider][1]) <= found.keys()
 
 
 def test_it_is_not_root_and_holds_no_secret() -> None:

@@ -66,8 +66,9 @@ def grown(environ: Mapping[str, str]) -> Checked:
 
 def only(root: Path, run: str, more: str = "") -> None:
     """Leave one run in the tests of a copy's example: the other would plan all of it again."""
-    file = root / "infra/terraform" / HARBOUR / "tests/harbour.tftest.hcl"
-    assert keep(file, run, more) == ["fleet", OPTIONS]
+    tests = root / "infra/terraform" / HARBOUR / "tests"
+    (tests / "models.tftest.hcl").unlink()
+    assert keep(tests / "harbour.tftest.hcl", run, more) == ["fleet", OPTIONS]
 
 
 def keep(file: Path, run: str, more: str = "") -> list[str]:
@@ -289,6 +290,35 @@ def test_the_settings_are_good(harbour: Checked, grown: Checked, tmp_path: Path)
             == "gs://harbour-lights-fleet-harbour-bundles/bundles"
         )
         assert (settings.deployment.people.issuer is not None) == (run != "fleet")
+
+
+def test_the_models_are_in_the_settings_and_their_keys_in_secret_manager(
+    grown: Checked, tmp_path: Path
+) -> None:
+    path = tmp_path / "vedette.toml"
+    path.write_text(grown.output(OPTIONS, "settings"), "utf-8")
+    models = load_settings(path).models
+    assert {name: plan.provider for name, plan in models.items()} == {
+        "fast": "gemini",
+        "deep": "vertex",
+    }
+    fast, deep = models["fast"], models["deep"]
+    assert fast.key_secret == "projects/harbour-lights-fleet/secrets/gemini-key/versions/latest"
+    assert (fast.model.calls_per_minute, fast.model.fallback) == (60, "deep")
+    assert (deep.project, deep.location) == ("harbour-lights-fleet", "global")
+    assert deep.model.timeout_us == duration_us("2m")
+
+
+def test_models_that_the_gateway_would_refuse_are_not_planned(
+    environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    root = copy(tmp_path)
+    (root / "infra/terraform" / HARBOUR / "tests/harbour.tftest.hcl").unlink()
+    found = check(environ, HARBOUR, root)
+    assert found.code == 0, found.text
+    assert "Success! 3 passed, 0 failed" in found.text
+    edit(root, f"{HARBOUR}/variables.tf", '(model.provider == "vertex") != ', "true || ")
+    assert check(environ, HARBOUR, root).code != 0
 
 
 def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> None:

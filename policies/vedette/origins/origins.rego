@@ -37,12 +37,50 @@ argument := {sink: name |
 	is_string(name)
 }
 
-# An optional argument that was not given decides nothing.
+# An optional argument that was not given decides nothing. None is named `*`: what is meant by a sink
+# of that name, nobody looked at.
 settled contains sink if {
 	some sink, escaped in argument
+	escaped != "*"
 	name := replace(replace(escaped, "~1", "/"), "~0", "~")
 	is_object(input.action.args)
 	count({name} - object.keys(input.action.args)) == 1
+}
+
+declared contains sink if some sink in input.action.sinks
+
+# The engine labels what a tool declares as a sink within an argument by the sink's own pointer. One
+# without a label may not be there; that it is not has to be seen.
+inner := {sink: parts |
+	some sink, _ in argument
+	is_string(sink)
+	parts := split(sink, "/")
+	count(parts) > 2
+	count({sink} - declared) == 0
+	is_object(input.action.origins)
+	count({sink} - object.keys(input.action.origins)) == 1
+}
+
+# A member that its object does not have, and whatever would be in it.
+settled contains sink if {
+	some sink, parts in inner
+	is_string(parts[1])
+	is_string(parts[2])
+	holder := input.action.args[replace(replace(parts[1], "~1", "/"), "~0", "~")]
+	is_object(holder)
+	parts[2] != "*"
+	member := replace(replace(parts[2], "~1", "/"), "~0", "~")
+	count({member} - object.keys(holder)) == 1
+}
+
+# The elements of a list that has none.
+settled contains sink if {
+	some sink, parts in inner
+	is_string(parts[1])
+	parts[2] == "*"
+	holder := input.action.args[replace(replace(parts[1], "~1", "/"), "~0", "~")]
+	is_array(holder)
+	count(holder) == 0
 }
 
 # The engine labels each element of an argument; one that it does not name has that argument's

@@ -98,6 +98,78 @@ test_sink_inside_an_argument_has_its_origin if {
 		with data.sinks as plain
 }
 
+# An order of one tool: what it goes to, whom it is copied to, and the members that may be missing.
+ordering(args, origins) := json.patch(question("trusted"), [
+	{"op": "replace", "path": "/action/args", "value": args},
+	{"op": "replace", "path": "/action/origins", "value": origins},
+	{"op": "replace", "path": "/action/sinks", "value": ["/order/to", "/order/by/ship", "/copies/*", "/lines/*/to"]},
+])
+
+test_absent_place_within_an_argument_decides_nothing if {
+	labels := {"/order": "derived", "/copies": "derived", "/lines": "derived"}
+	absent := ordering({"order": {"note": "x"}, "copies": [], "lines": []}, labels)
+	origins.ok with input as absent with data.sinks as plain
+}
+
+test_place_within_an_argument_that_is_there_counts if {
+	every there in [
+		["/action/args/order", {"to": "x"}, "/order/to"],
+		["/action/args/order", {"by": {}}, "/order/by/ship"],
+		["/action/args/copies", ["x"], "/copies/*"],
+		["/action/args/copies", {}, "/copies/*"],
+		["/action/args/lines", [{"note": "x"}, {"to": "x"}], "/lines/*/to"],
+		# What no element of a list has is not seen to be absent.
+		["/action/args/lines", [{"note": "x"}], "/lines/*/to"],
+	] {
+		labels := {"/order": "derived", "/copies": "derived", "/lines": "derived"}
+		absent := ordering({"order": {"note": "x"}, "copies": [], "lines": []}, labels)
+		asked := json.patch(absent, [{"op": "replace", "path": there[0], "value": there[1]}])
+		reason := concat("", ["origins.derived:", there[2]])
+		origins.reasons == {reason} with input as asked with data.sinks as plain
+		not origins.ok with input as asked with data.sinks as plain
+			with data.vedette.origins.reasons as set()
+			with data.vedette.origins.holds as set()
+	}
+}
+
+test_label_of_a_place_that_is_absent_counts if {
+	labels := {"/order": "derived", "/order/to": "derived"}
+	asked := ordering({"order": {"note": "x"}}, labels)
+	not origins.ok with input as asked with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
+}
+
+test_absent_place_that_policy_alone_names_is_judged_with_its_argument if {
+	listed := {"tools": {"letter.send": {"/order/to": {"accepts": ["trusted"], "otherwise": "deny"}}}, "complete": true}
+	asked := json.patch(
+		ordering({"order": {"note": "x"}}, {"/order": "derived"}),
+		[{"op": "replace", "path": "/action/sinks", "value": []}],
+	)
+	origins.reasons == {"origins.derived:/order/to"} with input as asked with data.sinks as listed
+}
+
+# The engine gives no member a label that is named as a sink for each is spelled.
+test_places_that_policy_alone_names_are_judged_with_their_argument if {
+	rule := {"accepts": ["trusted"], "otherwise": "deny"}
+	listed := {"tools": {"letter.send": {"/who/*": rule, "/lines/*/to": rule}}, "complete": true}
+	given := {"who": {"*": "x", "to": "y"}, "lines": [{"to": "x"}]}
+	asked := json.patch(
+		ordering(given, {"/who": "derived", "/who/to": "derived", "/lines": "untrusted", "/lines/0/to": "untrusted"}),
+		[{"op": "replace", "path": "/action/sinks", "value": []}],
+	)
+	origins.reasons == {"origins.derived:/who/*", "origins.untrusted:/lines/*/to"} with input as asked
+		with data.sinks as listed
+}
+
+test_each_argument_at_once_is_no_sink if {
+	listed := {"tools": {"letter.send": {"/*": {"accepts": ["trusted"], "otherwise": "deny"}}}, "complete": true}
+	origins.reasons == {"origins.unknown:/*"} with input as question("trusted") with data.sinks as listed
+	not origins.ok with input as question("trusted") with data.sinks as listed
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
+}
+
 test_sink_that_is_no_pointer_is_not_proven if {
 	odd := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "to"}])
 	not origins.ok with input as odd with data.sinks as plain

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
-from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
+from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.stores import ledger_key_name, open_store
@@ -45,6 +46,7 @@ from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.ingest import EventIntake
 from vedette.engine.key_state import KeyStates
 from vedette.engine.kill_switch import reload_stops
+from vedette.engine.model_calls import Models
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.wakeups import jump_entry
 from vedette.engine.scheduler.watchdog import Watchdog
@@ -94,6 +96,7 @@ class App:
     releases: Releases
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
+    model_pool: WorkerPool | None = None
     banks_position: int = 0
     containment: Containment | None = None
     identity: StateIdentity | None = None
@@ -111,8 +114,14 @@ class App:
     def _is_remote(self, agent: str) -> bool:
         return self.settings.deployment.gateway.is_remote(agent)
 
+    @property
+    def pools(self) -> list[WorkerPool]:
+        """Return the pools of workers that there are."""
+        return [pool for pool in (self.pool, self.model_pool) if pool is not None]
+
     def _has_worker(self, agent: str) -> bool:
-        return self.pool is None or (agent, "judge") in self.pool.worker_pids
+        own = {(agent, "judge"), (agent, "model")}
+        return not self.pools or any(own & pool.worker_pids.keys() for pool in self.pools)
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -120,12 +129,13 @@ class App:
         await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
+        await close_models(self.services.reasoners)
         self.store.close()
         self.banks.close()
         tools: Any = self.services.tool_executor
         tools.close()
-        if self.pool is not None:
-            self.pool.close()
+        for pool in self.pools:
+            pool.close()
         held: Any = self.services.run_journal
         if held is not None:
             held.close()
@@ -179,10 +189,11 @@ async def _open_app(
     closed = secure_folder(settings.state)
     store = open_store(settings, fleet_clock.now_us)
     jump = _begin_clock(fleet_clock, store)
-    metrics, pool = PrometheusMetrics(), None
+    metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
         snapshot_fleet(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, fork_server)
+        model_pool = None if reasoners else open_model_pool(settings, fleet, metrics)
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
         fed = sync_banks(banks, store)
@@ -190,7 +201,7 @@ async def _open_app(
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
         all_reasoners = reasoners or await build_reasoners(
-            WorkerContext(fleet, fleet_clock, metrics, settings, lessons, pool, tools)
+            WorkerContext(fleet, fleet_clock, metrics, settings, lessons, pool, model_pool, tools)
         )
         all_reasoners = add_remote_reasoners(settings, fleet, all_reasoners, lessons, fleet_clock)
         services = _build_services(
@@ -216,8 +227,9 @@ async def _open_app(
             await store.cluster.announce_agents(fleet.agents)
     except BaseException:
         store.close()
-        if pool is not None:
-            pool.close()
+        for each in (pool, model_pool):
+            if each is not None:
+                each.close()
         raise
     troubles += [*closed, *banks.remarks]
     if store.loss is not None:
@@ -239,7 +251,7 @@ async def _open_app(
         rollout.load_releases = releases.live_agents
     return App(
         settings, loaded, services, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, troubles, pool, fed, contained, StateIdentity.of(settings.state),
+        releases, troubles, pool, model_pool, fed, contained, StateIdentity.of(settings.state),
     )  # fmt: skip
 
 
@@ -325,6 +337,7 @@ def _build_services(
         targets=settings.targets,
         keys=keys,
         calls=calls,
+        models=Models({name: plan.model for name, plan in settings.models.items()}),
     )
     store.cluster.watch_calls(calls.count_before, calls.keys_with_calls)
     reload_stops(services)

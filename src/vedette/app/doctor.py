@@ -105,6 +105,7 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
     found += asyncio.run(check_network(settings, dates))
     found += check_clocks(now_us, last_us, dates)
     agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
+    found += asyncio.run(check_models(settings, agents))
     found += check_zones(agents, now_us)
     found.append(check_sandbox(settings, agents))
     return found
@@ -325,6 +326,10 @@ def check_secrets(settings: Settings) -> Iterator[CheckResult]:
         )
         for one in settings.senders
     ]
+    tables += [
+        (f"agent {one.agent}", {f: getattr(one, f) for f in one.__struct_fields__})
+        for one in settings.served_agents
+    ]
     for plan in (*settings.sources, *settings.notify.to):
         # A plugin's plan may be of any class.
         declared = getattr(plan, "__struct_fields__", ()) or getattr(plan, "__slots__", ())
@@ -341,6 +346,28 @@ def check_secrets(settings: Settings) -> Iterator[CheckResult]:
                 yield CheckResult(f"secret {name} of {where}", "fail", error.what, error.mend or "")
             else:
                 yield CheckResult(f"secret {name} of {where}", "ok", "is there")
+
+
+async def check_models(settings: Settings, agents: Mapping[str, Agent]) -> list[CheckResult]:
+    """Ask each model that an agent may ask for one token, fallbacks too."""
+    from vedette.app.reasoner_plugins import named_models
+
+    names = named_models(settings, agents.values())
+    if not names:
+        return []
+    from vedette.adapters.reasoners.adk.model import AskedModel, ask_one_token
+
+    async def check(name: str) -> CheckResult:
+        what, asked = f"model {name}", AskedModel(settings.models[name])
+        try:
+            answered = await ask_one_token(asked)
+        except VedetteError as error:
+            return CheckResult(what, "fail", error.what, error.mend or "")
+        finally:
+            await asked.close()
+        return CheckResult(what, "ok", f"answers as {answered}")
+
+    return await asyncio.gather(*(check(name) for name in names))
 
 
 async def check_network(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[CheckResult]:

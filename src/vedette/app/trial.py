@@ -91,7 +91,8 @@ def run_cases(
         cases, problems = read_evals(agent, shown)
         raise_first_error(problems)
         if not agent.has_judge:
-            skipped.append((agent.name, "its reasoner is a model, which no case can foresee"))
+            who = "a model" if agent.asks_model else f"{agent.reasoner!r}"
+            skipped.append((agent.name, f"its reasoner is {who}, which no case can foresee"))
         elif not cases:
             skipped.append((agent.name, "it has no cases"))
         else:

@@ -12,8 +12,9 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.adapters.reasoners.workers.confinement import ProgressRecord, confine, name_process
@@ -27,6 +28,9 @@ from vedette.config.agent_loader import load_judge, load_module
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
 from vedette.judging import Judge
+
+if TYPE_CHECKING:
+    from vedette.adapters.reasoners.workers.model_worker import ModelParts, ModelRunner
 
 
 def build_judge_runner(
@@ -59,6 +63,21 @@ def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
     return describe_root_agent(folder, release)
 
 
+def build_model_runner(agent: str, parts: ModelParts) -> ModelRunner:
+    """Wire what asks the model of a worker process: by one agent's described root_agent."""
+    from vedette.adapters.reasoners.adk.model import AskedModel
+    from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+
+    models = {
+        plan.model.name: AskedModel(plan, partial(parts.keys.__getitem__, plan.model.name))
+        for plan in parts.models
+    }
+    return AdkReasoner(
+        {agent: Path(parts.folder)}, timeout_s=parts.timeout_s, bounds={agent: parts.bounds},
+        descriptions={agent: parts.description}, models=models,
+    )  # fmt: skip
+
+
 def serve_worker(
     connection: socket.socket, note: int, lock: int, entering: int, start_message: dict[str, Any]
 ) -> None:
@@ -77,18 +96,22 @@ def serve_worker(
             sys.excepthook(*sys.exc_info())
             os._exit(NOT_ENTERED)
     report_entered(entering)
-    if start_message["kind"] == "judge":
-        serve_judge(connection, ProgressRecord(note), agent, build_judge_runner)
-    elif start_message["kind"] == "model":
-        serve_root_agent(connection, ProgressRecord(note), describe_root)
-    else:
-        serve_tools(
-            connection,
-            ProgressRecord(note),
-            agent,
-            build_tool_runner,
-            asks_names=start_message["box"] is not None,
+    kind, progress = start_message["kind"], ProgressRecord(note)
+    is_boxed = start_message["box"] is not None
+    if kind == "judge":
+        serve_judge(connection, progress, agent, build_judge_runner)
+    elif kind == "description":
+        serve_root_agent(connection, progress, describe_root)
+    elif kind == "model":
+        # What it imports no judge's worker needs.
+        from vedette.adapters.reasoners.workers.model_worker import serve_model
+
+        memory = int(start_message["memory"])
+        serve_model(
+            connection, progress, agent, build_model_runner, memory=memory, asks_names=is_boxed
         )
+    else:
+        serve_tools(connection, progress, agent, build_tool_runner, asks_names=is_boxed)
 
 
 def preload_modules(names: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from vedette.domain.ports.reasoner import Metrics, Reasoner, RunJournal, ToolExe
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
-    from vedette.adapters.reasoners.adk.reasoner import Describe
     from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.adapters.reasoners.workers.sandbox_probe import Protection
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
@@ -39,6 +37,17 @@ def open_pool(
 
     Its fork server is `fork_server`, if that was started before.
     """
+    return build_pool(settings, metrics, settings.state, _kit(fleet), fork_server)
+
+
+def build_pool(
+    settings: Settings,
+    metrics: Metrics,
+    folder: Path,
+    preload: Sequence[str],
+    fork_server: ForkServerProcess | None = None,
+) -> WorkerPool | None:
+    """Wire a pool whose lock lies in `folder`; None if the settings want no workers."""
     if not settings.isolation.use_processes:
         return None
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
@@ -46,13 +55,12 @@ def open_pool(
     def count_death(agent: str, kind: str, why: str) -> None:
         metrics.count("worker_deaths", agent=agent, kind=kind)
 
-    idle_s = settings.isolation.idle_us / 1_000_000
     return WorkerPool(
-        settings.state,
-        idle_s=idle_s,
+        folder,
+        idle_s=settings.isolation.idle_us / 1_000_000,
         on_worker_lost=count_death,
         fork_server=fork_server,
-        preload=_kit(fleet),
+        preload=preload,
         sandboxed=settings.isolation.sandbox,
         closed_folders=settings.protected_folders,
     )
@@ -90,8 +98,10 @@ def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Conta
     """Return how tightly the code of a fleet's agents is closed in on this machine."""
     isolation = settings.isolation
     if not isolation.use_processes:
-        why = "agents' code runs in the engine's process ([isolation] workers = none)"
-        return Containment(None, why)
+        runs = "agents' code runs in the engine's process"
+        if any(agent.reasoner == "adk" for agent in agents.values()):
+            runs = "agents' code runs, and models are asked, in the engine's process"
+        return Containment(None, f"{runs} ([isolation] workers = none)")
     if not isolation.sandbox:
         return Containment(None, "workers run in no box ([isolation] box = none)")
     from vedette.adapters.reasoners.workers.sandbox_probe import protection
@@ -212,41 +222,6 @@ def build_judge_reasoner(
     return WorkerReasoner(pool, make, prepare_tools, expired)
 
 
-def build_root_describer(settings: Settings) -> Describe:
-    """Wire what has workers describe agents' root_agents, by name, with folder and release.
-
-    Their fork server imports ADK, once for all of them, and is gone with them: no other worker is
-    forked from what that takes. Raises BadFleet for an agent.py that cannot be imported or makes
-    no root_agent. Who asks while others are described waits: all use one folder.
-    """
-    one_at_a_time = asyncio.Lock()
-
-    async def describe(wanted: Mapping[str, tuple[Path, str]]) -> dict[str, Any]:
-        async with one_at_a_time:
-            answers = await ask(wanted)
-        for one in answers:
-            if isinstance(one, BaseException):
-                raise one
-        return dict(zip(wanted, answers, strict=True))
-
-    async def ask(wanted: Mapping[str, tuple[Path, str]]) -> list[Any]:
-        from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
-        from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-
-        pool = WorkerPool(
-            settings.state / "models", preload=("adapters.reasoners.adk.root_agent",),
-            sandboxed=settings.isolation.sandbox, closed_folders=settings.protected_folders,
-        )  # fmt: skip
-        try:
-            queries = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
-            descriptions: list[Any] = await asyncio.gather(*queries, return_exceptions=True)
-            return descriptions
-        finally:
-            await pool.close_async()
-
-    return describe
-
-
 async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None:
     """Try the judge of a new release: make it once where the wired `build_judge_reasoner` would run
     it, and let it go again.
@@ -273,9 +248,10 @@ def build_run_journal(
 ) -> RunJournal | None:
     """Wire the journal of runs whose code could take the engine with it, if there is such code.
 
-    A worker takes nobody with it; what asks a model runs in the engine's process.
+    A worker takes nobody with it; a plugin that reasons runs in the engine's process.
     """
-    if pool is not None and all(agent.has_judge for agent in fleet.agents.values()):
+    at_home = ("judge", "adk", "client")
+    if pool is not None and all(agent.reasoner in at_home for agent in fleet.agents.values()):
         return None
     from vedette.adapters.reasoners.workers.run_journal import RunJournal as Held
 

@@ -18,13 +18,15 @@ from vedette.config.agent_folder import (
     read_code,
     release_digest,
 )
+from vedette.config.models import ModelPlan, install_extra
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
-from vedette.domain.base.canonical import canonicalize, normalize_json
+from vedette.domain.argument_schema import ArgumentSchema
+from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
@@ -32,18 +34,23 @@ from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableProblem
 from vedette.domain.rate_limit import RateLimits
+from vedette.domain.schema_check import find_schema_problems
 from vedette.domain.tool import Tool
+
+# Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
+_MODEL_TURNS = 4
 
 
 class FleetContext(Struct, frozen=True):
     """What an agent is checked against: the fleet's name, its banks, the kinds of its targets.
 
-    A target whose kind is "" may be of any.
+    A target whose kind is "" may be of any. `models` are the entries of [models].
     """
 
     fleet: str
     banks: Mapping[str, BankPlan]
     targets: Mapping[str, str]
+    models: Mapping[str, ModelPlan] = {}
 
 
 def read_agent(
@@ -83,7 +90,7 @@ def read_agent(
         mend = f"write name: {folder.name}"
         problems.append(document.problem(("name",), what, mend, code=problem_code))
     problems += _charter_problems(shape, document)
-    problems += _reasoner_problems(shape, document, code, relative_path)
+    problems += _reasoner_problems(shape, document, code, relative_path, context)
     problems += _scope_problems(shape, document, context)
     problems += tool_problems(shape, document, code.get("tools"), context)
     problems += eval_problems(folder, relative_path, {tool.name: tool for tool in shape.tools})
@@ -113,22 +120,61 @@ def read_agent(
             )
             for s in shape.memory
         ),
-        budget=Budget(**shape.budget.model_dump()),
+        budget=_budget(shape, context),
         requested_mode=shape.mode,
         order_by=shape.order_by,
         collection=shape.collection,
-        reasoner=shape.reasoner,
-        asks_model=plugins(REASONERS).get(shape.reasoner).asks_model,
-        max_turns=shape.max_turns,
+        reasoner=_reasoner(shape),
+        asks_model=plugins(REASONERS).get(_reasoner(shape)).asks_model,
+        model=shape.model,
+        fallback_prices=tuple(
+            plan.model.price for plan in _routes(shape, context)[1:] if plan.model.price
+        ),
+        max_turns=_max_turns(shape),
         rate_limits=RateLimits(**shape.ceilings.model_dump()),
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
     )
     return agent, problems
 
 
+def _reasoner(shape: AgentFile) -> str:
+    """Return what reasons for an agent: who names a model and nothing else has it asked by ADK."""
+    implied = shape.model is not None and "reasoner" not in shape.model_fields_set
+    return "adk" if implied else shape.reasoner
+
+
+def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
+    """Return the entries that an agent may ask, the first choice first, as far as they are there.
+
+    A circle, which vedette.toml is refused for, ends where it begins.
+    """
+    found: list[ModelPlan] = []
+    plan = context.models.get(shape.model or "")
+    while plan is not None and plan not in found:
+        found.append(plan)
+        plan = context.models.get(plan.model.fallback or "")
+    return found
+
+
+def _max_turns(shape: AgentFile) -> int:
+    implied = shape.model is not None and "max_turns" not in shape.model_fields_set
+    return _MODEL_TURNS if implied else shape.max_turns
+
+
+def _budget(shape: AgentFile, context: FleetContext) -> Budget:
+    """Return an agent's budget, with the price of its model if that has one."""
+    values = shape.budget.model_dump()
+    plan = context.models.get(shape.model or "")
+    if plan is not None and plan.model.price is not None:
+        values["price"] = plan.model.price
+    return Budget(**values)
+
+
 def _tool(shape: ToolFile) -> Tool:
-    own = {"timeout", "sinks", "permitted_readers", *performers()}
+    own = {"timeout", "sinks", "permitted_readers", "schema", *performers()}
     values = shape.model_dump(exclude=own)
+    if shape.schema is not None:
+        values["schema"] = normalize_numbers(shape.schema)
     if shape.permitted_readers is not None:
         values["readers"] = frozenset(shape.permitted_readers)
     if (name := shape.performer) is not None:
@@ -174,28 +220,72 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
 
 
 def _reasoner_problems(
-    shape: AgentFile, document: Document, code: Mapping[str, ModuleOutline], relative_path: str
+    shape: AgentFile,
+    document: Document,
+    code: Mapping[str, ModuleOutline],
+    relative_path: str,
+    context: FleetContext,
 ) -> list[Problem]:
+    reasoner = _reasoner(shape)
     try:
-        plugin: ReasonerPlugin = plugins(REASONERS).get(shape.reasoner)
+        plugin: ReasonerPlugin = plugins(REASONERS).get(reasoner)
     except BadFleet as error:
         return [document.problem(("reasoner",), error.what, error.mend or "")]
+    if shape.model is not None and not plugin.asks_model:
+        what = f"a {reasoner} asks no model, and model: names one"
+        return [document.problem(("model",), what, "remove model:, or reasoner:")]
     if plugin.defines is not None:
         module, name, mend = plugin.defines
-        if module not in code:
-            what = f"{shape.reasoner!r} needs {relative_path}/{module}.py, which is not there"
+        if module not in code and shape.model is not None:
+            name = ""  # instruction.md and the tools say all there is to it
+        elif module not in code:
+            what = f"{reasoner!r} needs {relative_path}/{module}.py, which is not there"
             return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
-        if name not in code[module].names and not code[module].broken:
+        if name and name not in code[module].names and not code[module].broken:
             return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
-    found = plugins(REASONERS).problems(shape.reasoner, shape)
+    found = plugins(REASONERS).problems(reasoner, shape)
     problems = [document.problem(inside, what, mend) for inside, what, mend in found]
-    return problems + (_model_problems(shape, document) if plugin.asks_model else [])
+    if shape.model is not None:
+        problems += _entry_problems(shape.model, shape, document, context)
+    return problems + (_model_problems(shape, document, context) if plugin.asks_model else [])
 
 
-def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
+def _entry_problems(
+    name: str, shape: AgentFile, document: Document, context: FleetContext
+) -> list[Problem]:
+    """Say what keeps an agent from asking its entry of [models], or one of its fallbacks."""
+    if name not in context.models:
+        what = f"vedette.toml has no table [models.{name}]"
+        mend = did_you_mean(name, sorted(context.models)) if context.models else "add it there"
+        return [document.problem(("model",), what, mend)]
+    problems = []
+    bounds = (shape.budget.input_tokens_per_call, shape.budget.output_tokens_per_call)
+    spans = ("run", "hour", "day")
+    pays = any(getattr(shape.budget, f"money_micros_per_{span}") is not None for span in spans)
+    for plan in _routes(shape, context):
+        model = plan.model
+        if (extra := plan.missing_extra) is not None:
+            what = f"[models.{model.name}] needs packages that are not installed ({plan.provider})"
+            problems.append(document.problem(("model",), what, install_extra(extra)))
+        if pays and model.name != name and model.price is None:
+            what = f"money is limited, and nobody knows what its fallback {model.name} costs"
+            problems.append(document.problem(("model",), what, "add price = to its entry there"))
+        room = model.tokens_per_minute
+        if room is not None and None in bounds:
+            what = f"[models.{model.name}] limits tokens, and nobody knows what a call may take"
+            mend = "add input_tokens_per_call and output_tokens_per_call"
+            problems.append(document.problem(("budget",), what, mend))
+        elif room is not None and sum(bound or 0 for bound in bounds) > room:
+            what = f"a call may take more than the {room} tokens a minute of [models.{model.name}]"
+            mend = "lower input_tokens_per_call, or raise tokens_per_minute there"
+            problems.append(document.problem(("budget", "input_tokens_per_call"), what, mend))
+    return problems
+
+
+def _model_problems(shape: AgentFile, document: Document, context: FleetContext) -> list[Problem]:
     """A model needs a turn to act and one to say that it is done, and calls to do so."""
     problems = []
-    if shape.max_turns < 2:
+    if _max_turns(shape) < 2:
         what = "a model needs a turn to act and one to say it is done"
         problems.append(document.problem(("max_turns",), what, "write max_turns: 4"))
     budget = shape.budget
@@ -204,7 +294,8 @@ def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
         room = getattr(budget, name)
         if room < per_turn:
             what = f"has room for {room} model calls, a turn may make {per_turn}"
-            problems.append(document.problem(("budget", name), what, f"at least {per_turn}"))
+            mend = f"write {name}: 200, or at least {per_turn}"
+            problems.append(document.problem(("budget", name), what, mend))
     wants = [
         name
         for unit in ("tokens", "money_micros")
@@ -216,8 +307,9 @@ def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
         mend = "add input_tokens_per_call and output_tokens_per_call"
         problems.append(document.problem(("budget", wants[0]), what, mend))
     money = [name for name in wants if name.startswith("money")]
-    if money and budget.price is None:
-        what, mend = "limits money, and no price is named", "add price: NAME"
+    if money and _budget(shape, context).price is None:
+        what = "limits money, and no price is named"
+        mend = "add price: NAME here, or price = to the model's entry of [models]"
         problems.append(document.problem(("budget", money[0]), what, mend))
     return problems
 
@@ -254,12 +346,17 @@ def tool_problems(
     """Say everything that is wrong with the tools of agent.yaml, each for itself and together."""
     problems: list[Problem] = []
     tools: dict[str, ToolFile] = {}
+    unread: set[str] = set()
     for index, tool in enumerate(shape.tools):
         path: KeyPath = ("tools", index)
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
         tools[tool.name] = tool
+        if schema_problems := tool_schema_problems(tool, document, path):
+            problems += schema_problems
+            unread.add(tool.name)
+            continue  # what follows needs to know its arguments
         problems += _args_problems(tool, document, path)
         if tool.performer is not None:
             problems += _performer_problems(tool, tool.performer, document, path, context)
@@ -271,8 +368,22 @@ def tool_problems(
             mend = did_you_mean(tool.target, sorted(context.targets))
             problems.append(document.problem((*path, "target"), what, mend))
     for index, tool in enumerate(shape.tools):
-        problems += _inverse_problems(tool, tools, document, ("tools", index))
+        if not {tool.name, tool.inverse} & unread:
+            problems += _inverse_problems(tool, tools, document, ("tools", index))
     return problems
+
+
+def tool_schema_problems(tool: ToolFile, document: Document, path: KeyPath) -> list[Problem]:
+    """Say what is wrong with the schema of a tool's arguments."""
+    if tool.schema is None:
+        return []
+    if tool.args:
+        what = "a tool declares its arguments by args: or by schema:"
+        return [document.problem((*path, "schema"), what, "keep one of the two")]
+    return [
+        document.problem((*path, "schema", *found.path), found.what, found.mend)
+        for found in find_schema_problems(tool.schema)
+    ]
 
 
 def _performer_problems(
@@ -318,13 +429,17 @@ def _args_problems(tool: ToolFile, document: Document, path: KeyPath) -> list[Pr
             mend = did_you_mean(kind.removesuffix("?"), ARG_KINDS)
             problems.append(document.problem((*path, "args", name), what, mend))
     for place, pointer in enumerate(tool.sinks):
-        name = pointer[1:].split("/")[0]
+        name = pointer[1:].split("/")[0].replace("~1", "/").replace("~0", "~")
         if not pointer.startswith("/"):
             what, mend = f"{pointer!r} is not a JSON Pointer", f"write /{pointer}"
             problems.append(document.problem((*path, "sinks", place), what, mend))
-        elif name not in tool.args:
+        elif name not in tool.kinds:
             what = f"points at {name!r}, which is no argument of {tool.name!r}"
-            mend = did_you_mean(name, list(tool.args))
+            mend = did_you_mean(name, list(tool.kinds))
+            problems.append(document.problem((*path, "sinks", place), what, mend))
+        elif tool.schema is not None and not ArgumentSchema(tool.schema).has_place(pointer):
+            what = f"{pointer!r} is no place that the schema declares"
+            mend = "declare it in properties or items; * stands for each element"
             problems.append(document.problem((*path, "sinks", place), what, mend))
     return problems
 
@@ -410,8 +525,8 @@ def _inverse_problems(
         mend = did_you_mean(tool.inverse, [name for name in tools if name != tool.name])
         return [document.problem((*path, "inverse"), what, mend)]
     problems = []
-    for name, kind in inverse.args.items():
-        own = tool.args.get(name)
+    for name, kind in inverse.kinds.items():
+        own = tool.kinds.get(name)
         if own is None and not kind.endswith("?"):
             what = f"{inverse.name!r} needs {name!r}, which {tool.name!r} has not"
             mend = "declare it here too, or make it optional there"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from vedette.config.field import AfterValidator, Field, FieldInfo, Shape, json_schema
 from vedette.config.kinds import Either
 from vedette.config.plugins import PluginName, PluginTable, plugins
+from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.clock import duration_us
 from vedette.domain.ports.plugin import REASONERS, TOOLS
 from vedette.domain.readers import check_reader
+from vedette.domain.schema_check import DRAFTS
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
 ARG_KINDS = ("string", "integer", "boolean", "strings", "list", "object")
@@ -161,8 +164,14 @@ class ToolFile(Shape):
         default_factory=dict,
         description="string, integer, boolean, strings, list or object; '?' for optional",
     )
+    schema: dict[str, Any] | None = Field(
+        default=None,
+        description="instead of args: the arguments as JSON Schema (2020-12), an object with "
+        "properties, as the inputSchema of an MCP server is",
+    )
     sinks: list[str] = Field(
-        description="JSON Pointers to the arguments that decide who, where or which; [] if none"
+        description="JSON Pointers to the arguments that decide who, where or which, `*` for each "
+        "element: /to/*/address; [] if none"
     )
     settles: Literal["transactional", "idempotent", "queryable", "none"] = Field(
         description=SETTLES_MEND
@@ -204,6 +213,11 @@ class ToolFile(Shape):
         return found
 
     @property
+    def kinds(self) -> Mapping[str, str]:
+        """Return the arguments by name, each with a word for its kind; '?' where it is optional."""
+        return self.args if self.schema is None else ArgumentSchema(self.schema).kinds()
+
+    @property
     def performer(self) -> str | None:
         """Return the plugin that performs the tool; None if its function does."""
         return next((name for name in performers() if vars(self)[name] is not None), None)
@@ -221,6 +235,11 @@ class AgentFile(Shape):
     title: NonBlankText = Field(description="one line for people")
     owner: NonBlankText = Field(description="who answers for the agent")
     reasoner: Annotated[str, PluginName(REASONERS, "judge")] = "judge"
+    model: str | None = Field(
+        default=None,
+        description="an entry of [models] in vedette.toml: the agent asks it, by reasoner adk and "
+        "in up to 4 turns if these are not given; agent.py may be left out",
+    )
     max_turns: int = Field(default=1, ge=1, le=64)
     mode: Literal["observe", "ask", "act"] = Field(
         default="observe", description="the mode it requests; policy grants"
@@ -254,4 +273,8 @@ def agent_schema() -> dict[str, Any]:
     kind = "|".join(ARG_KINDS)
     values = {"type": "string", "pattern": rf"^({kind})\??$"}
     tool["properties"]["args"]["additionalProperties"] = values
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    described = tool["properties"]["schema"]["description"]
+    own = {"type": "object", "description": described, "allOf": [{"$ref": DRAFTS[0]}]}
+    tool["properties"]["schema"] = own
+    tool["not"] = {"required": ["args", "schema"]}
+    return {"$schema": DRAFTS[0], **schema}

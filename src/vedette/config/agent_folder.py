@@ -151,6 +151,16 @@ def read_code(path: Path, file: str) -> tuple[ModuleOutline, list[Problem]]:
     return ModuleOutline(file, names, functions), _import_problems(tree, path, file)
 
 
+def tool_summaries(folder: Path) -> tuple[dict[str, str], list[Problem]]:
+    """Return the first paragraph of each function's docstring in tools.py; it is not imported."""
+    path = folder / "tools.py"
+    if not path.is_file():
+        return {}, []
+    code, problems = read_code(path, f"{folder.name}/tools.py")
+    texts = {name: ast.get_docstring(node) or "" for name, node in code.functions.items()}
+    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}, problems
+
+
 def _bound_names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]

@@ -10,7 +10,7 @@ from msgspec import Struct
 from vedette.config.agent import FleetContext, read_agent
 from vedette.config.agent_folder import agent_folders
 from vedette.config.bank import read_bank
-from vedette.config.problem import Problem, raise_first_error, sort_problems
+from vedette.config.problem import Problem, did_you_mean, raise_first_error, sort_problems
 from vedette.config.settings import Settings
 from vedette.config.yaml import read_yaml
 from vedette.domain.agent import Agent, Fleet
@@ -68,6 +68,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetConte
         settings.fleet,
         {bank.name: bank for bank in banks},
         {name: str(table.get("kind", "")) for name, table in settings.targets.items()},
+        settings.models,
     )
     folders, found = _folders(root, settings.agents, "agent")
     problems += found
@@ -79,6 +80,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetConte
     problems += _collection_problems(root, agents)
     names = {folder.name for folder in folders}
     problems += _reader_problems(root, settings.memory, banks, names)
+    problems += _served_problems(settings, agents, names)
     return agents, banks, sort_problems(problems)
 
 
@@ -144,6 +146,25 @@ def _reader_problems(
         for name in names
         if name not in agents
     ]
+
+
+def _served_problems(
+    settings: Settings, agents: Mapping[str, Agent], folders: set[str]
+) -> list[Problem]:
+    """Whoever is served calls its tools itself, so nothing else may reason for it."""
+    problems = []
+    for served in settings.served_agents:
+        agent = agents.get(served.agent)
+        if agent is not None and agent.reasoner != "client":
+            what = f"{agent.name!r} is reasoned for by {agent.reasoner!r}, not by its client"
+            mend = f"write reasoner: client in {agent.name}/agent.yaml, or remove it here"
+        elif served.agent not in folders:
+            what = f"{served.agent!r} is no agent of this fleet"
+            mend = did_you_mean(served.agent, sorted(folders))
+        else:
+            continue
+        problems.append(Problem("vedette.toml", 0, "serve.agents", what, mend))
+    return problems
 
 
 def _relative_path(root: Path, path: Path) -> str:

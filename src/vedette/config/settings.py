@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from vedette.config.deployment import Deployment, build_deployment, deployment_problems
 from vedette.config.displays import build_displays, display_problems
+from vedette.config.models import ModelPlan, build_models, model_problems
 from vedette.config.notify import NotifyPlan, notify_plan, notify_problems
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, raise_first_error, sort_problems
@@ -59,6 +60,21 @@ class Sender(Struct, frozen=True):
         if found is None:
             raise BadFleet("has no token", where=f"sender {self.name}", mend="add token_env")
         return found
+
+
+class ServedAgent(Struct, frozen=True):
+    """An agent of [serve] whose client calls; its token is read when it is needed."""
+
+    agent: str
+    token_env: str | None = None
+    token_file: str | None = None
+    token_secret: str | None = None
+
+    def token(self) -> str | None:
+        """Return the token; None if only its JWT-SVID is taken. Raises BadFleet."""
+        table = {"token_env": self.token_env, "token_file": self.token_file}
+        table["token_secret"] = self.token_secret
+        return read_secret(table, "token", where=f"agent {self.agent}")
 
 
 class StorePlan(Struct, frozen=True):
@@ -105,7 +121,7 @@ class Settings(Struct, frozen=True):
     is taken. `anonymous` lets anybody send events, vouched for in nothing. Without a file agents'
     code runs in the engine's process: for tests and tiny fleets.
     `targets` are the tables that calling tools get as `call.target`; `displays` say what people are
-    shown of events. The retentions say how long
+    shown of events; `models` are what agents may ask. The retentions say how long
     content and entries stay in the store (microseconds), None for ever. `stuck_us` is the bound of
     the watchdog.
     """
@@ -127,6 +143,10 @@ class Settings(Struct, frozen=True):
     anonymous: bool = False
     hosts: tuple[str, ...] = ()
     senders: tuple[Sender, ...] = ()
+    served_agents: tuple[ServedAgent, ...] = ()
+    call_window_us: int = 600_000_000
+    calls_per_minute: int = 300
+    open_calls: int = 100
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[Plan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
@@ -134,6 +154,7 @@ class Settings(Struct, frozen=True):
     notify: NotifyPlan = field(default_factory=NotifyPlan)
     secrecy: tuple[ReaderRule, ...] = ()
     displays: tuple[Display, ...] = ()
+    models: Mapping[str, ModelPlan] = field(default_factory=dict)
 
     @property
     def content_folders(self) -> tuple[Path, ...]:
@@ -251,6 +272,15 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         if _count_references(sender, "token") != 1:
             what, mend = "needs its token", "give one of token_env, token_file, token_secret"
             problems.append(document.problem(("serve", "senders", index), what, mend))
+    names = [one.agent for one in shape.serve.agents]
+    for index, served in enumerate(shape.serve.agents):
+        at = ("serve", "agents", index)
+        if _count_references(served, "token") > 1:
+            what, mend = "has several tokens", "give one of token_env, token_file, token_secret"
+            problems.append(document.problem(at, what, mend))
+        if served.agent in names[:index]:
+            what = f"{served.agent!r} is served already"
+            problems.append(document.problem((*at, "agent"), what, "keep one of the two"))
     for index, host in enumerate(shape.serve.hosts):
         if not _HOST.match(host):
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
@@ -263,6 +293,7 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         for inside, what, mend in plugins(SOURCES).problems(source.kind, source, context):
             problems.append(document.problem(("sources", index, *inside), what, mend))
     problems += display_problems(shape, document)
+    problems += model_problems(shape.models, document)
     return [*problems, *target_problems(shape.targets, document)]
 
 
@@ -329,6 +360,15 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             )
             for s in shape.serve.senders
         ),
+        served_agents=tuple(
+            ServedAgent(
+                one.agent, one.token_env, _optional_path(path, one.token_file), one.token_secret
+            )
+            for one in shape.serve.agents
+        ),
+        call_window_us=duration_us(shape.serve.call_window),
+        calls_per_minute=shape.serve.calls_per_minute,
+        open_calls=shape.serve.open_calls,
         targets=resolve_targets(context.targets),
         sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(
@@ -344,6 +384,7 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             for one in shape.secrecy
         ),
         displays=build_displays(shape),
+        models=build_models(shape.models, path),
     )
 
 

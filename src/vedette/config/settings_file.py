@@ -18,6 +18,7 @@ from vedette.config.deployment_tables import (
 from vedette.config.displays import DisplayFile
 from vedette.config.field import AfterValidator, Field, Table, Tagged, json_schema
 from vedette.config.kinds import Errors, Kind, ListOf, MapOf
+from vedette.config.models import ModelFile
 from vedette.config.notify import NotifyFile
 from vedette.config.plugins import PluginTables
 from vedette.config.secret_reference import VERSION_PATTERN
@@ -79,8 +80,22 @@ class SenderFile(SettingsTable):
     )
 
 
+class ServedAgentFile(SettingsTable):
+    """An agent whose reasoning happens at its client, which calls its tools over HTTP or MCP."""
+
+    agent: str = Field(description="a folder of agents/ with `reasoner: client`", pattern=NAME)
+    token_env: str | None = Field(
+        default=None, description="the environment variable with its token"
+    )
+    token_file: str | None = Field(default=None, description="the file with its token")
+    token_secret: str | None = Field(
+        default=None, pattern=VERSION_PATTERN,
+        description="its token in Secret Manager; without any token its JWT-SVID alone is taken",
+    )  # fmt: skip
+
+
 class ServeFile(SettingsTable):
-    """The local HTTP server: metrics, health, ingest."""
+    """The local HTTP server: metrics, health, ingest, agents' calls."""
 
     http: Address = "127.0.0.1:0"
     fallback: bool = False
@@ -90,6 +105,18 @@ class ServeFile(SettingsTable):
         description="names, beside addresses and localhost, that may be asked without a token",
     )
     senders: list[SenderFile] = Field(default_factory=list)
+    agents: list[ServedAgentFile] = Field(default_factory=list)
+    call_window: Duration = Field(
+        default="10m",
+        description="how long a call without a key is the same call as another with its arguments",
+    )
+    calls_per_minute: int = Field(
+        default=300, ge=1, description="new calls of one agent from outside; more are answered 429"
+    )
+    open_calls: int = Field(
+        default=100, ge=1,
+        description="calls of one agent from outside that wait, for people too; then it is 429",
+    )  # fmt: skip
 
 
 # Each table is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).
@@ -160,6 +187,7 @@ class SettingsFile(SettingsTable):
     audit: AuditFile = Field(default_factory=AuditFile)
     notify: NotifyFile = Field(default_factory=NotifyFile)
     serve: ServeFile = Field(default_factory=ServeFile)
+    models: dict[str, ModelFile] = Field(default_factory=dict)
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
     displays: list[DisplayFile] = Field(default_factory=list)

@@ -12,7 +12,7 @@ from vedette.config.yaml import Document, KeyPath
 from vedette.domain.agent import UNDO_TRIGGER, Schedule, Subscription
 from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
-from vedette.domain.event import TICK_TYPE
+from vedette.domain.event import CALL_TYPE, TICK_TYPE
 
 _KINDS = ("on", "every", "cron", "daily")
 _DAILY = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
@@ -45,6 +45,9 @@ def read_triggers(shape: AgentFile, document: Document) -> Triggers:
             problems.append(document.problem(path, what, mend))
         elif trigger.on is not None:
             problems += _subscription_problems(trigger, document, path)
+            if CALL_TYPE in _to_patterns(trigger.on) and shape.reasoner != "client":
+                what = "calls wake whoever is reasoned for by its client"
+                problems.append(document.problem((*path, "on"), what, "write reasoner: client"))
             subscriptions.append(_subscription(trigger))
             problems += _name_problems(
                 subscriptions[-1].trigger_name, trigger, names, document, path

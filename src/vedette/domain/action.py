@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from vedette.domain.base.canonical import (
     canonicalize_normalized,
+    canonicalize_numbers,
     normalize_json,
     sha256_hex,
     short_id,
@@ -29,8 +30,10 @@ from vedette.domain.origin import (
     Origin,
     Ref,
     Roots,
+    escape_pointer,
     resolve,
 )
+from vedette.domain.sink import judge_origins
 from vedette.domain.tool import Tool
 
 
@@ -83,6 +86,17 @@ class Action(Struct, frozen=True):
         return self.recorded_id or action_id(self.run, self.turn, self.ordinal)
 
     @property
+    def judged_origins(self) -> Mapping[str, Origin]:
+        """Return the origins as policy is told them: those of sinks within arguments among them.
+
+        Such a sink has the worst origin of all places that it names. With a schema it has none if
+        there is no such place: it decides nothing. Without one nobody can tell what else the tool
+        would take for it, so the whole argument counts.
+        """
+        tool = self.tool
+        return judge_origins(tool.sinks, self.args, self.origins, is_whole=tool.schema is None)
+
+    @property
     def key(self) -> str:
         """Return the idempotency key of the action's effect."""
         return self.id.removeprefix("act_")
@@ -125,24 +139,28 @@ def bind_proposal(
     if not proposal.args.keys() <= tool.args.keys():
         unknown = sorted(set(proposal.args) - set(tool.args))
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
-    args: dict[str, Any] = {}
-    drawn = ArgumentResolver(roots)
-    for parameter in tool.parameters:
-        name = parameter.name
-        if name not in proposal.args:
-            if parameter.is_optional:
-                continue
-            raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
-        given = proposal.args[name]
-        if parameter.kind == "strings" and isinstance(given, list | tuple):
-            given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
-            if len(given) > MAX_REFERENCED_VALUES:
-                raise BadProposal(
-                    f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
-                )
-        value = args[name] = drawn.resolve(parameter.pointer, given)
-        if type(value) is not parameter.exact_type and not parameter.fits(value):
-            raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {parameter.kind}")
+    if tool.schema is not None:
+        drawn = ArgumentResolver(roots, keeps_numbers=True)
+        args = _bind_schema(tool, proposal.args, drawn)
+    else:
+        args = {}
+        drawn = ArgumentResolver(roots)
+        for parameter in tool.parameters:
+            name = parameter.name
+            if name not in proposal.args:
+                if parameter.is_optional:
+                    continue
+                raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
+            given = proposal.args[name]
+            if parameter.kind == "strings" and isinstance(given, list | tuple):
+                given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
+                if len(given) > MAX_REFERENCED_VALUES:
+                    raise BadProposal(
+                        f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
+                    )
+            value = args[name] = drawn.resolve(parameter.pointer, given)
+            if type(value) is not parameter.exact_type and not parameter.fits(value):
+                raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {parameter.kind}")
     digest = action_digest(tool, args)
     return Action(
         run=run,
@@ -159,6 +177,19 @@ def bind_proposal(
         readers=drawn.readers,
         links=find_argument_links(args, drawn.origins, drawn.known_values),
     )
+
+
+def _bind_schema(
+    tool: Tool, proposed: Mapping[str, Any], drawn: ArgumentResolver
+) -> dict[str, Any]:
+    """Return the arguments of a tool that declares them by a schema."""
+    args = {
+        name: drawn.resolve("/" + escape_pointer(name), given) for name, given in proposed.items()
+    }
+    if drawn.drawn:
+        args = tool.argument_schema.read_numbers(tool.name, args, drawn.drawn)
+    tool.argument_schema.check(tool.name, args)
+    return args
 
 
 def _expand_references(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
@@ -207,10 +238,12 @@ def _has_reference(value: Any) -> bool:
 def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
     """Return the digest that an approval binds to: of tool, its declaration and all arguments.
 
-    `args` are as `bind` makes them: in the form of `normalize_json`. Raises BadProposal.
+    `args` are as `bind` makes them: in the form of `normalize_json`, or of `normalize_numbers`
+    where a schema declares them. Raises BadProposal.
     """
+    canonicalize = canonicalize_normalized if tool.schema is None else canonicalize_numbers
     try:
-        raw = canonicalize_normalized({"args": args, "tool": tool.name, "declared": tool.digest})
+        raw = canonicalize({"args": args, "tool": tool.name, "declared": tool.digest})
     except ValueError as error:
         raise BadProposal(f"arguments of {tool.name} have no canonical form: {error}") from error
     return sha256_hex(raw)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
-from vedette.domain.event import DATA, TICK_TYPE, UNDO_TYPE, Event
+from vedette.domain.event import CALL_TYPE, DATA, TICK_TYPE, UNDO_TYPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
 from vedette.domain.rate_limit import RateLimits
@@ -26,6 +26,8 @@ MissedTickPolicy = Literal["skip", "latest", "all"]
 
 # What a run that takes an effect back was woken by; no trigger of an agent is called so.
 UNDO_TRIGGER = "undo"
+# Events that are one agent's own: whom they wake is not a matter of type, source and subject.
+_OWN_TYPES = frozenset({TICK_TYPE, UNDO_TYPE, CALL_TYPE})
 
 
 class Subscription(Struct, frozen=True):
@@ -112,7 +114,8 @@ class Agent(Struct, frozen=True):
     `order_by` is the event attribute whose value is the key: events of one key are handled in
     order. `collection` is where the agent's transactional tools keep rows, one per key.
     `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
-    its turns may make model calls.
+    its turns may make model calls, `model` which entry of [models] they ask; `fallback_prices` are
+    what those that are asked in its place cost, where that differs.
     """
 
     name: str
@@ -136,6 +139,8 @@ class Agent(Struct, frozen=True):
     rate_limits: RateLimits = field(default_factory=RateLimits)
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     asks_model: bool = False
+    model: str | None = None
+    fallback_prices: tuple[str, ...] = ()
 
     @property
     def has_judge(self) -> bool:
@@ -230,7 +235,7 @@ class Fleet(Struct, frozen=True):
     def matching_agents(self, event: Event) -> tuple[str, ...]:
         """Return the names of the agents that the event wakes."""
         known = (event.type, event.source, event.subject)
-        cacheable = not (event.lineage or event.hops or event.type in (TICK_TYPE, UNDO_TYPE))
+        cacheable = not (event.lineage or event.hops or event.type in _OWN_TYPES)
         found = self._match_cache.get(known) if cacheable else None
         if found is None:
             found = tuple(match.agent for match in self.match(event) if match.wakes)
@@ -250,6 +255,8 @@ class Fleet(Struct, frozen=True):
             # Only the engine vouches for data: what somebody else sends under this type is nothing.
             mine = event.is_undo and event.source == undo_source(self.name, agent.name)
             return Match(agent.name, mine, "takes its effect back" if mine else "not its effect")
+        if event.type == CALL_TYPE and event.source != call_source(self.name, agent.name):
+            return Match(agent.name, False, "the call of another agent")
         whys = [subscription.find_mismatch(event) for subscription in agent.subscriptions]
         if None in whys:
             return Match(agent.name, True, f"subscribed to {event.type}")
@@ -264,3 +271,8 @@ def schedule_source(fleet: str, agent: str) -> str:
 def undo_source(fleet: str, agent: str) -> str:
     """Return the CloudEvents source of what takes an agent's effects back."""
     return f"vedette://{fleet}/undo/{agent}"
+
+
+def call_source(fleet: str, agent: str) -> str:
+    """Return the CloudEvents source of the calls that an agent's client makes."""
+    return f"vedette://{fleet}/call/{agent}"

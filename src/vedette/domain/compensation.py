@@ -8,7 +8,7 @@ out of content again, and what was given by value is given by value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -96,6 +96,9 @@ def undo_event(
         "args": args,
         "origins": origins,
     }
+    if fractions := _fraction_places(args):
+        # The data of an event keep a fraction as its decimal text.
+        data["fractions"] = fractions
     return Event(
         source=undo_source(fleet, row.agent),
         id=id,
@@ -149,8 +152,9 @@ def _inverse_arguments(
 def undo_judgement(event: Event) -> ReasonerJudgement:
     """Return a compensation's judgement, its one proposal: a pure function of the undo's Event."""
     data = event.data
+    fractions = frozenset(data.get("fractions", ()))
     args = {
-        name: _restore_argument(value, escape_pointer(name), data["origins"])
+        name: _restore_argument(value, escape_pointer(name), data["origins"], fractions)
         for name, value in data["args"].items()
     }
     why = f"{event.extensions.get(PRINCIPAL)} takes {data['effect']} back"
@@ -165,16 +169,50 @@ def undo_judgement(event: Event) -> ReasonerJudgement:
     )
 
 
-def _restore_argument(value: Any, place: str, origins: Mapping[str, str]) -> Any:
+def _fraction_places(value: Any, place: str = "") -> list[str]:
+    """Return where fractions stand in arguments, as places without the first slash."""
+    if isinstance(value, float):
+        return [place[1:]]
+    if not isinstance(value, Mapping | list):
+        return []
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+    return [
+        found
+        for name, item in parts
+        for found in _fraction_places(item, f"{place}/{escape_pointer(str(name))}")
+    ]
+
+
+def _restore_argument(
+    value: Any, place: str, origins: Mapping[str, str], fractions: Collection[str]
+) -> Any:
     """Return an argument so that each part of it gets the origin that it had."""
     below = {origin for at, origin in origins.items() if at.startswith(f"{place}/")}
     if below - {origins.get(place)}:
         if isinstance(value, Mapping):
             return {
-                name: _restore_argument(item, f"{place}/{escape_pointer(name)}", origins)
+                name: _restore_argument(item, f"{place}/{escape_pointer(name)}", origins, fractions)
                 for name, item in value.items()
             }
-        return [_restore_argument(item, f"{place}/{at}", origins) for at, item in enumerate(value)]
+        return [
+            _restore_argument(item, f"{place}/{at}", origins, fractions)
+            for at, item in enumerate(value)
+        ]
     if origins.get(place) in ("trusted", "untrusted"):
         return Ref(f"/event/data/args/{place}")
+    return _restore_fractions(value, place, fractions) if fractions else value
+
+
+def _restore_fractions(value: Any, place: str, fractions: Collection[str]) -> Any:
+    if place in fractions:
+        return float(value)
+    if isinstance(value, Mapping):
+        return {
+            name: _restore_fractions(item, f"{place}/{escape_pointer(name)}", fractions)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [
+            _restore_fractions(item, f"{place}/{at}", fractions) for at, item in enumerate(value)
+        ]
     return value

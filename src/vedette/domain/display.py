@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.event import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
+from vedette.domain.event import CALL_TYPE, CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 from vedette.domain.origin import Ref, Roots, resolve
 
 # How many fields a display names; how much of a value and of the text is shown.
@@ -89,6 +89,13 @@ BUILT_IN: tuple[Display, ...] = (
     _ALERT,
     Display(TICK_TYPE, fields={"nominal": "/data/nominal"}, source="vedette:*"),
     Display(
+        CALL_TYPE,
+        title="/data/tool",
+        who="/data/caller",
+        fields={"arguments": "/data/args"},
+        source="vedette:*",
+    ),
+    Display(
         UNDO_TYPE,
         title="/data/inverse",
         who="/extensions/vedetteprincipal",
@@ -123,9 +130,9 @@ def find_display(event: Mapping[str, Any], declared: Sequence[Display] = ()) -> 
 def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
     """Return what a Display shows people of an event, as plain data.
 
-    `outside` is false for what the engine itself made: a tick, an undo. Each part has its `value`
-    as text, whether its source vouched for it (`trusted`), and how many characters `more` there
-    are; what is not there is None, or not among the fields.
+    `outside` is false for what the engine itself thought of: a tick, an undo. Each part has its
+    `value` as text, whether its source vouched for it (`trusted`), and how many characters `more`
+    there are; what is not there is None, or not among the fields.
     """
     part = _EventParts(event)
     shown = {name: part.value(getattr(display, name)) for name in ("title", "who", "when")}
@@ -133,12 +140,20 @@ def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
     return {
         "type": event["type"],
         "source": event["source"],
-        # Only the engine may name a type so, where the type is vouched for.
-        "outside": not (event["type"].startswith("vedette.") and "type" in event["vouched"]),
+        "outside": not _is_our_own(event),
         **shown,
         "fields": [{"name": name, **found} for name, found in fields[:MAX_FIELDS] if found],
         "text": part.text(display.text) if display.text else None,
     }
+
+
+def _is_our_own(event: Mapping[str, Any]) -> bool:
+    """Say whether nobody outside had a part in an event.
+
+    Only the engine may name a type so, where the type is vouched for; a call is what a client says.
+    """
+    ours = event["type"].startswith("vedette.") and "type" in event["vouched"]
+    return ours and event["type"] != CALL_TYPE
 
 
 def parse_displays(items: Sequence[Mapping[str, Any]]) -> tuple[Display, ...]:

@@ -49,6 +49,7 @@ KINDS = frozenset(
         "budget.reserved",  # the worst case of a turn, before it begins; `spend` by unit
         "budget.settled",  # what the turn spent of it
         "budget.refused",  # no room for a turn or an action: it waits
+        "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
         "budget.raised",  # a person gave more room until an instant; body: reason
         "run.closed",

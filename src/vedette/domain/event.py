@@ -19,6 +19,8 @@ TICK_TYPE = "vedette.tick"
 UNDO_TYPE = "vedette.undo"
 # a person said what a run should have been, in the commit of that word.
 CORRECTION_TYPE = "vedette.correction"
+# an agent whose reasoning happens at its client calls a tool; who it is was authenticated.
+CALL_TYPE = "vedette.call"
 
 # Attributes of the envelope that a source may vouch for; never the payload.
 ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})

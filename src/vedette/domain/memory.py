@@ -187,6 +187,8 @@ class Briefing(Struct, frozen=True):
     The event and the memories are data, never instructions. `row` is the agent's own row for the
     key (an open incident, say). `turns` are the recorded turns with their outcomes, oldest first.
     `position` orders the events of a key; `previous` is the position the judge's state must be at.
+    `anew` asks a model's reasoner to begin its context anew: the one before was refused.
+    `model` names the entry of [models] that is to be asked, if the agent names one.
     """
 
     __dataclass_fields__ = DataclassFields()
@@ -203,3 +205,5 @@ class Briefing(Struct, frozen=True):
     memories: tuple[Memory, ...] = ()
     row: Mapping[str, Any] = field(default_factory=dict)
     turns: tuple[Mapping[str, Any], ...] = ()
+    anew: bool = False
+    model: str = ""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.canonical import normalize_json, normalize_numbers
 from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.readers import PUBLIC, Labels, Readers, meet_labels
@@ -44,6 +44,15 @@ class Ref(Struct, frozen=True):
     __dataclass_fields__ = DataclassFields()
 
     pointer: str
+
+
+# How models and clients write a reference: this, then a JSON Pointer without its first slash.
+REF = "ref:/"
+
+
+def read_reference(text: str) -> str | Ref:
+    """Return the reference that a text of a model or a client is; else the text."""
+    return Ref(text[len(REF) - 1 :]) if text.startswith(REF) else text
 
 
 class Roots(Struct, frozen=True):
@@ -259,14 +268,19 @@ class ReferenceSize(Struct):
 class ArgumentResolver(Struct):
     """What the arguments of one proposal were drawn from, by JSON Pointer into them.
 
-    `origins` are those of every value, `sources` the references that drew some, `readers` who may
-    read an argument as a whole, where not everybody may. `known` is asked for once, and only if
-    something is given bare. `size` counts what was drawn.
+    `origins` are those of every value, `sources` the references that drew some (both without those
+    of elements of an argument that is labelled as a whole), `drawn` the places of all references,
+    `readers` who may read an argument as a whole, where not everybody may. `known` is asked for
+    once, and only if something is given bare. `size` counts what was drawn. With `keeps_numbers` a
+    bare fraction stays a number, and is else its decimal text; drawn by reference it is that text
+    either way, as the record of what it is drawn from has it.
     """
 
     roots: Roots
+    keeps_numbers: bool = False
     origins: dict[str, Origin] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    drawn: set[str] = field(default_factory=set)
     readers: dict[str, frozenset[str]] = field(default_factory=dict)
     size: ReferenceSize = field(default_factory=ReferenceSize)
     _known: KnownValues | None = None
@@ -287,7 +301,7 @@ class ArgumentResolver(Struct):
         elif isinstance(given, Mapping | list | tuple):
             value, readers = self._resolve_composite(given, pointer)
         else:
-            value = _normalize(given)
+            value = self._normalize_bare(given)
             self.origins[pointer] = self._bare_origin(value)
             readers = self._run_readers()
         if readers is not None:
@@ -299,6 +313,9 @@ class ArgumentResolver(Struct):
         if self._known is None:
             self._known = known_values(self.roots)
         return self._known
+
+    def _normalize_bare(self, given: Any) -> Any:
+        return _normalize(given, normalize_numbers if self.keeps_numbers else normalize_json)
 
     def _bare_origin(self, value: Any) -> Origin:
         return bare_origin(value, self.known_values())
@@ -312,6 +329,7 @@ class ArgumentResolver(Struct):
         self.size.add(found)
         value = found if type(found) is str else _normalize(found)
         self.sources[pointer] = ref.pointer
+        self.drawn.add(pointer)
         self.origins[pointer] = origin
         if isinstance(value, dict | list):
             # One root for all of it: the elements are named as far as they are few.
@@ -322,7 +340,9 @@ class ArgumentResolver(Struct):
         return value, PUBLIC if labels is None else labels.readers_at(split_pointer(ref.pointer))
 
     def _resolve_composite(self, given: Any, pointer: str) -> tuple[Any, Readers]:
-        inner = ArgumentResolver(self.roots, size=self.size, _known=self._known)
+        inner = ArgumentResolver(
+            self.roots, self.keeps_numbers, drawn=self.drawn, size=self.size, _known=self._known
+        )
         readers: list[Readers] = [self._run_readers()]
         value = inner._resolve_element(given, pointer, readers, 0)
         self._known = inner._known
@@ -356,7 +376,7 @@ class ArgumentResolver(Struct):
                 for index, item in enumerate(given)
             ]
         else:
-            value = _normalize(given)
+            value = given if type(given) is str else self._normalize_bare(given)
             self.origins[pointer] = self._bare_origin(value)
             return value
         self.origins[pointer] = composite_origin(value, pointer, self.origins, self._bare_origin)
@@ -403,8 +423,8 @@ def _depth(value: Any) -> int:
     return 0
 
 
-def _normalize(value: Any) -> Any:
+def _normalize(value: Any, normalize: Callable[[Any], Any] = normalize_json) -> Any:
     try:
-        return normalize_json(value)
+        return normalize(value)
     except ValueError as error:
         raise BadProposal(f"a value has no canonical form: {error}") from error

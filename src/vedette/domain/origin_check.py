@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from vedette.domain.argument_schema import read_number_text
 from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import (
@@ -68,5 +69,30 @@ def _check_unchanged(root: Any, path: tuple[str, ...], value: Any, source: str) 
         current = resolve_path(root, path[1:])
     except BadProposal as error:
         raise Superseded(f"{source} is no longer there") from error
-    if normalize_json(current) != value:
+    if not _is_same(current, value):
         raise Superseded(f"{source} says something else now")
+
+
+def _is_same(current: Any, value: Any) -> bool:
+    """Say whether a recorded value is what is drawn of the current one: as the record has it, or
+    with the numbers that a schema made of it and of its texts.
+    """
+    if isinstance(current, Mapping):
+        return (
+            isinstance(value, Mapping)
+            and {str(name) for name in current} == value.keys()
+            and all(_is_same(item, value[str(name)]) for name, item in current.items())
+        )
+    if isinstance(current, list | tuple):
+        return (
+            isinstance(value, list)
+            and len(current) == len(value)
+            and all(map(_is_same, current, value))
+        )
+    drawn = normalize_json(current)
+    number = read_number_text(drawn) if isinstance(drawn, str) else None
+    return any(
+        type(value) is type(each) and value == each
+        for each in (drawn, number)
+        if each is not None or drawn is None
+    )

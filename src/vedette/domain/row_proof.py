@@ -17,10 +17,12 @@ from typing import Any
 import orjson
 
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import BadProposal
 from vedette.domain.decision import format_obligations
 from vedette.domain.effect import FINAL_STATES
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.run import ActionRow
+from vedette.domain.sink import judge_origins
 
 # The kinds that are read of an action; an `EntryRecord` is such an entry and its body, None if that
 # is gone. What is done or failed is final. A cancelled effect is not: a person may redrive its run,
@@ -163,13 +165,24 @@ def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[
     if not isinstance(first, dict):
         yield "record", {"origins": says}, {"origins": first}
         return
-    right = dict(first)
-    for pointer in says.keys() & right.keys() - fields["sources"].keys():
-        if says[pointer] == "registered":
-            # Told anew from the registry of the day whenever it is decided.
-            right[pointer] = "registered"
-    if says != right:
-        yield "record", {"origins": says}, {"origins": right}
+    # Told anew from the registry of the day whenever it is decided.
+    anew = {at: first[at] for at in says.keys() & first.keys() - fields["sources"].keys()
+            if says[at] == "registered"}  # fmt: skip
+    if first not in _judged_readings(action, fields["args"], {**says, **anew}):
+        yield "record", {"origins": says}, {"origins": first}
+
+
+def _judged_readings(
+    action: Mapping[str, Any], args: Mapping[str, Any], origins: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return what policy was told of origins, both as of a tool with a schema and without: the
+    question does not say which. What was told of sinks within arguments is made of the rest.
+    """
+    sinks = [sink for sink in action.get("sinks") or () if isinstance(sink, str)]
+    try:
+        return [judge_origins(sinks, args, origins, is_whole=whole) for whole in (False, True)]
+    except (BadProposal, KeyError):  # sinks that are no pointers, origins that are none
+        return []
 
 
 # --- the record of a row ----------------------------------------------------------------------

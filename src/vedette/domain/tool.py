@@ -13,7 +13,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from vedette.domain.base.canonical import canonical_json, sha256_hex
+from vedette.domain.argument_schema import ArgumentSchema
+from vedette.domain.base.canonical import canonical_json, normalize_numbers, sha256_hex
 from vedette.domain.origin import escape_pointer
 from vedette.domain.readers import Readers
 
@@ -64,7 +65,10 @@ class Parameter(Struct, frozen=True):
 class Tool(Struct, frozen=True, dict=True):
     """One tool of one agent, as it is declared.
 
-    `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
+    `args` are its arguments by name, each with a word for its kind. A tool with a `schema` (JSON
+    Schema, its numbers as `normalize_numbers` has them) is held to that; its `args` are made of it.
+    `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which; of
+    a tool with a schema `*` in one stands for each element.
     `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
     `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
     names the function that asks the target, after the tool said *done*, whether it is there. With a
@@ -90,17 +94,26 @@ class Tool(Struct, frozen=True, dict=True):
     performer: str | None = None
     request: Mapping[str, Any] | None = None
     readers: Readers = None
+    schema: Mapping[str, Any] | None = None
 
     # The digest of the declaration: asked for with every action, so made once.
     digest: str = ""
 
     def __post_init__(self) -> None:
+        if self.schema is not None:
+            force_setattr(self, "args", ArgumentSchema(self.schema).kinds())
         force_setattr(self, "digest", sha256_hex(canonical_json(self.facts())))
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The declared arguments, made out once for all proposals."""
         return tuple(Parameter.of(name, declared) for name, declared in self.args.items())
+
+    @cached_property
+    def argument_schema(self) -> ArgumentSchema:
+        """The schema of the arguments, made out once for all proposals; only where there is one."""
+        assert self.schema is not None
+        return ArgumentSchema(self.schema)
 
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
@@ -110,6 +123,9 @@ class Tool(Struct, frozen=True, dict=True):
             more[self.performer] = dict(self.request or {})
         if self.readers is not None:
             more["readers"] = sorted(self.readers)
+        if self.schema is not None:
+            # Its numbers as such: an enum of 0.5 is not one of "0.5".
+            more["schema"] = normalize_numbers(self.schema)
         return {
             **more,
             "name": self.name,

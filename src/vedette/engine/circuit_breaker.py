@@ -1,4 +1,4 @@
-"""Circuit breakers: one for each target, so that one that is down is left alone until it is back.
+"""Circuit breakers: one for each target and model; who is down is left alone until it is back.
 
 closed --failures--> open --its time is over--> half-open --one trial--> closed | open again
 
@@ -39,13 +39,18 @@ Leave = Literal["call", "trial"]
 
 
 class Breaker(Struct):
-    """The breaker of one target. `retry_us` is when an open one lets a trial through."""
+    """The breaker of one target, or model (`model:NAME`).
+
+    `retry_us` is when an open one lets a trial through, `why` the code of the failure that opened
+    it, where that is known.
+    """
 
     target: str
     limits: BreakerLimits = field(default_factory=BreakerLimits)
     state: State = "closed"
     retry_us: int = 0
     open_count: int = 0
+    why: str = ""
     _in_a_row: int = 0
     _trial_in_flight: bool = False
     _since_us: int = 0
@@ -65,27 +70,35 @@ class Breaker(Struct):
         """Say whether a breaker that is not closed would let a trial through now."""
         return self.state != "closed" and not self._trial_in_flight and now_us >= self.retry_us
 
-    def release(self, leave: Leave, ok: bool | None, now_us: int) -> bool:
+    def release(
+        self, leave: Leave, ok: bool | None, now_us: int, *, until_us: int = 0, why: str = ""
+    ) -> bool:
         """Take back a leave: the target answered, or did not; None if the call was not made.
 
-        Returns whether this closed the breaker. Calls that began before it opened say nothing of
-        a target that is being tried again, so what comes of them then counts for nothing.
+        `until_us` is until when one that did not asked to be left alone: that opens the breaker at
+        once. Returns whether this closed the breaker. Calls that began before it opened say nothing
+        of a target that is being tried again, so what comes of them then counts for nothing but
+        what they asked for.
         """
         if leave == "trial":
             self._trial_in_flight = False
             if ok is None:
                 return False
             if not ok:
-                self._open(now_us)
+                self._open(now_us, why, until_us)
                 return False
-            self.state, self.open_count, self._in_a_row = "closed", 0, 0
+            self.state, self.open_count, self._in_a_row, self.why = "closed", 0, 0, ""
             self._current_half = self._previous_half = (0, 0)
             return True
-        if self.state == "closed" and ok is not None:
-            self._count(ok, now_us)
+        if self.state != "closed":
+            self.retry_us = max(self.retry_us, until_us)
+        elif until_us > now_us:
+            self._open(now_us, why, until_us)
+        elif ok is not None:
+            self._count(ok, now_us, why)
         return False
 
-    def _count(self, ok: bool, now_us: int) -> None:
+    def _count(self, ok: bool, now_us: int, why: str) -> None:
         limits = self.limits
         # Two halves of the window: the one that goes on, and the one before it.
         half = limits.window_us // 2
@@ -102,14 +115,15 @@ class Breaker(Struct):
         )
         often = calls >= limits.least and failures * 1000 >= calls * limits.share_milli
         if not ok and (self._in_a_row >= limits.in_a_row or often):
-            self._open(now_us)
+            self._open(now_us, why)
 
-    def _open(self, now_us: int) -> None:
-        limits, tries = self.limits, self.open_count
+    def _open(self, now_us: int, why: str, until_us: int = 0) -> None:
+        limits, tries, self.why = self.limits, self.open_count, why
         self.state, self.open_count = "open", self.open_count + 1
-        self.retry_us = now_us + delay_us(
+        wait_us = delay_us(
             tries, first_us=limits.first_us, last_us=limits.last_us, seed=self.target
         )
+        self.retry_us = max(now_us + wait_us, until_us)
 
 
 class CircuitBreakers(Struct):

@@ -19,12 +19,14 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
+from vedette.domain.model_turn import ModelAway, ModelError, ModelUse, RequestRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
+from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
-from vedette.engine.reservation import reserve_budget
+from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
@@ -54,9 +56,8 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     if context.run.turn == 0:
-        if context.spends and not await reserve_budget(services, context):
+        if not await take_turn(services, context, on_sent):
             return None
-        await run_turn(services, context, on_sent)
         if context.run.state in ("done", "waiting"):
             return None
     return context
@@ -73,9 +74,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
-            if context.spends and not await reserve_budget(services, context):
+            if not await take_turn(services, context):
                 return None
-            await run_turn(services, context)
         elif due := context.due_decisions(now):
             await reauthorize(services, context, due)
         elif context.next_effect(now) is not None:
@@ -106,11 +106,70 @@ async def record_wait(context: RunContext, now: int) -> None:
         await context.commit(step)
 
 
-# --- a turn: recall, reason, decide, commit --------------------------------------------------
+# --- a turn: reserve, recall, reason, decide, commit -----------------------------------------
+
+
+async def take_turn(
+    services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
+) -> bool:
+    """Take a run's next turn; False if it waits for its model or its budget instead.
+
+    Once in a run a model's context is begun anew: if its provider refuses a request that gives back
+    what the model said. Raises what the reasoner does; what a model cost in vain is settled by
+    then.
+    """
+    if not context.spends:
+        await run_turn(services, context, on_sent)
+        return True
+    try:
+        return await ask_model(services, context)
+    except RequestRefused as error:
+        if not error.may_begin_anew:
+            raise
+        if services.stops.is_agent_stopped(context.agent.name):
+            raise Superseded("the agent was stopped while its model was asked") from error
+        check_release(services, context)
+        return await ask_model(services, context, anew=True)
+
+
+async def ask_model(services: Services, context: RunContext, *, anew: bool = False) -> bool:
+    """Take a turn that is booked first, of a model if it asks one; False if its run waits."""
+    asks = context.agent.asks_model
+    if asks and not await acquire_model(services, context):
+        return False
+    try:
+        if not await reserve_budget(services, context):
+            return False
+        await run_turn(services, context, anew=anew)
+    except ModelAway as failure:
+        if not asks:
+            raise
+        release_model(services, context, failure.use, failure=failure)
+        await wait_for_model(services, context, failure)
+        return False
+    except RequestRefused as failure:
+        if failure.may_begin_anew:
+            release_model(services, context, ModelUse(1))
+            raise
+        release_model(services, context, failure.use, failure=failure)
+        if not refuses_all(services, context):
+            raise
+        await wait_for_model(services, context, None)
+        return False
+    except ModelError as error:
+        release_model(services, context, error.use, is_answered=error.is_answered)
+        raise
+    finally:
+        release_model(services, context)
+    return True
 
 
 async def run_turn(
-    services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
+    services: Services,
+    context: RunContext,
+    on_sent: Callable[[], None] | None = None,
+    *,
+    anew: bool = False,
 ) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
     now, revision = services.clock.now_us(), services.gateway.policy_rev
@@ -121,17 +180,21 @@ async def run_turn(
     try:
         memories, reads = recall_memories(services, context, now)
         context.brief_with(memories)
-        judgement = await ask_reasoner(services, context)
+        judgement = await ask_reasoner(services, context, anew=anew)
         if judgement.observed:
             services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
         writing = context.agent.collection if judgement.proposals else None
         async with services.keys.row_lock(writing, context.run.key):
             step = await decide_and_commit(services, context, judgement, reads, revision, on_sent)
-    except BaseException:
+    except BaseException as error:
         # Reads that were decided on the way were not recorded either.
         services.recall.forget_permits()
+        if isinstance(error, ModelError) and not isinstance(error, ModelAway):
+            await settle_failure(services, context, error.use)
         raise
     context.final = judgement.final
+    if judgement.model_turn is not None and (labels := context.labels()) is not None:
+        context.told_readers = labels.run
     if step.candidates:
         propose_candidates(services, context, step)
     emit_metrics(services, context, step)
@@ -179,11 +242,14 @@ def recall_memories(
 ) -> tuple[tuple[Memory, ...], list[Draft]]:
     """Return the memories that a turn recalls, and the entries of the reads decided for them.
 
-    What a person has taken back is not judged, so nothing is read for it.
+    With what earlier turns of the run recalled, as far as that may still be read. What a person has
+    taken back is not judged, so nothing is read for it.
     """
     if context.event.is_undo:
         return (), []
-    return services.recall.find_memories(context.agent, context.event, now)
+    turns = range(1, context.run.turn + 1)
+    cited = {cite for turn in turns for cite, _ in context.citations.get(turn, ())}
+    return services.recall.find_memories(context.agent, context.event, now, cited)
 
 
 def reauthorize_reads(services: Services, context: RunContext, now: int) -> list[Draft]:
@@ -198,7 +264,9 @@ def reauthorize_reads(services: Services, context: RunContext, now: int) -> list
     return reads
 
 
-async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudgement:
+async def ask_reasoner(
+    services: Services, context: RunContext, *, anew: bool = False
+) -> ReasonerJudgement:
     """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
     Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
@@ -207,19 +275,36 @@ async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudge
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
     briefing = context.build_briefing()
+    if anew:
+        briefing = replace(briefing, anew=True)
     if context.event.is_undo:
         return undo_judgement(context.event)
-    if services.run_journal is None:
-        judgement = await _ask_with_state(services, context, briefing)
-    else:
-        services.run_journal.begin(context.run.id)
-        try:
-            judgement = await _ask_with_state(services, context, briefing)
-        finally:
-            services.run_journal.end(context.run.id)
+    if context.model_call is not None:
+        context.model_call.at_us = services.clock.now_us()  # its budget was booked meanwhile
+    try:
+        judgement = await _ask_journaled(services, context, briefing)
+    except ModelError:
+        raise  # it says what it cost
+    except BaseException:
+        # It may have been asked all the same: it counts among the calls of its minute.
+        release_model(services, context, ModelUse(1), is_answered=False)
+        raise
+    release_model(services, context, judgement.use)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
     return judgement
+
+
+async def _ask_journaled(
+    services: Services, context: RunContext, briefing: Briefing
+) -> ReasonerJudgement:
+    if services.run_journal is None:
+        return await _ask_with_state(services, context, briefing)
+    services.run_journal.begin(context.run.id)
+    try:
+        return await _ask_with_state(services, context, briefing)
+    finally:
+        services.run_journal.end(context.run.id)
 
 
 async def _ask_with_state(

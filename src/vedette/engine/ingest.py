@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import (
+    CALL_TYPE,
     CORRECTION_TYPE,
     EFFECT_ENVELOPE,
     ENGINE_ONLY,
@@ -31,6 +32,12 @@ from vedette.engine.services import Services
 # of all while there are agents that ask for little.
 LARGE_BATCH = 256
 SMALL_BATCH = 8
+
+# Types that no source may bring, whatever it says of itself, and why.
+_NO_SOURCES = {
+    CORRECTION_TYPE: "only a person's order makes corrections: see `vedette correct`",
+    CALL_TYPE: "only an agent's client makes calls: see docs/guides/agents-from-outside.md",
+}
 
 
 class EventIntake:
@@ -73,12 +80,25 @@ class EventIntake:
     async def _accept_batch(
         self, deliveries: Sequence[Event | Refused], position: tuple[str, str] | None
     ) -> list[Receipt]:
-        arrivals: list[Arrival | Refused] = [
-            _refusal(item, "only a person's order makes corrections: see `vedette correct`")
-            if isinstance(item, Event) and item.type == CORRECTION_TYPE
-            else self._check(item)
-            for item in deliveries
-        ]
+        return await self._admit([self._check_delivery(item) for item in deliveries], position)
+
+    async def accept_call(self, event: Event) -> Receipt:
+        """Make the call of an agent's client durable, as `accept` does.
+
+        Whoever hands it over has authenticated the agent; what sources bring is never a call.
+        """
+        receipts = await self._admit([self._check(event)], None)
+        self._count(receipts)
+        return receipts[0]
+
+    def _check_delivery(self, item: Event | Refused) -> Arrival | Refused:
+        if isinstance(item, Event) and (why := _NO_SOURCES.get(item.type)) is not None:
+            return _refusal(item, why)
+        return self._check(item)
+
+    async def _admit(
+        self, arrivals: list[Arrival | Refused], position: tuple[str, str] | None
+    ) -> list[Receipt]:
         charges = [charge for a in arrivals if isinstance(a, Arrival) for charge in _charges_of(a)]
         await self._buffer.wait_and_charge(charges)
         return await self._run_shielded(self._store_arrivals(arrivals, position, charges))

@@ -1,4 +1,4 @@
-"""Parked runs: those whose effects wait for a target, and those that wait behind them.
+"""Parked runs: those whose effects wait for a target, or turns for a model, and who is behind them.
 
 Effects of one key are tried in the key's order. So while one waits (a retry, an open breaker),
 the key is parked: later runs of it wait too, and go on one after the other when it is over.
@@ -21,6 +21,8 @@ from vedette.engine.tool_calls import LAST_RETRY_US
 RECHECK_US = 3_600_000_000
 
 QueuePosition = tuple[int, str]
+# Of one that waits for a target: its agent, how often it tried in vain, its place.
+_Waiter = tuple[str, int, QueuePosition]
 
 
 class ParkedRuns(Struct):
@@ -28,7 +30,11 @@ class ParkedRuns(Struct):
 
     _keys: dict[tuple[str, str], list[QueuePosition]] = field(default_factory=dict)
     _turn_waiters: set[str] = field(default_factory=set)
-    _targets: dict[str, dict[str, QueuePosition]] = field(default_factory=dict)
+    # Those of `_keys` that wait for their first turn, for a model or behind one that does.
+    _unjudged: set[str] = field(default_factory=set)
+    _targets: dict[str, dict[str, _Waiter]] = field(default_factory=dict)
+    # By target and agent: how many were woken for the target before the last one of the agent.
+    _woken: dict[tuple[str, str], int] = field(default_factory=dict)
     _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _wake_queue: dict[str, None] = field(default_factory=dict)
     # Runs that were woken and are in memory: they may try what they were parked with.
@@ -43,15 +49,29 @@ class ParkedRuns(Struct):
             return None
         return places[0][1]
 
+    def has_unjudged_before(self, run: Run) -> bool:
+        """Say whether an earlier run of the key waits for its first turn: they are judged in order.
+
+        Not who waits for a target: that has been judged, and holds up only what is told to targets.
+        """
+        places = self._keys.get((run.agent, run.key), ())
+        first = next((place for place in places if place[1] in self._unjudged), None)
+        return first is not None and first[0] < run.position
+
     def park_timed(self, run: Run) -> None:
         """Count a run as waiting for its time: it comes back by the clock."""
+        if run.waits == "model" and not run.turn:
+            self._unjudged.add(run.id)
         places = self._keys.setdefault((run.agent, run.key), [])
         place = (run.position, run.id)
         if place not in places:
             insort(places, place)
 
     def park_behind(self, run: Run) -> None:
-        """Count a run as waiting for its turn: it is woken when it is the first of its key."""
+        """Count a run as waiting for its turn: it is woken when it is the first of its key.
+
+        Or the first that waits to be judged, if it is one of these.
+        """
         self.park_timed(run)
         self._turn_waiters.add(run.id)
 
@@ -59,7 +79,21 @@ class ParkedRuns(Struct):
         """Count a run as waiting for a target that is left alone, be it one of several."""
         self.park_timed(run)
         self._turn_waiters.discard(run.id)
-        self._targets.setdefault(target, {})[run.id] = (run.position, run.id)
+        self._await_target(run, target, 0)
+
+    def park_for_model(self, run: Run, model: str, failures: int) -> None:
+        """Count a run as waiting for a model (`model:NAME`) for its next turn.
+
+        It holds up its key only before its first turn: that is judged in the key's order. Who
+        failed so often before is tried after those that did not.
+        """
+        if not run.turn:
+            self.park_timed(run)
+        self._turn_waiters.discard(run.id)
+        self._await_target(run, model, failures)
+
+    def _await_target(self, run: Run, target: str, failures: int) -> None:
+        self._targets.setdefault(target, {})[run.id] = (run.agent, failures, (run.position, run.id))
         self._targets_of.setdefault(run.id, set()).add(target)
 
     def note_retry_after(self, row: ActionRow, retry_after_us: int) -> None:
@@ -81,15 +115,25 @@ class ParkedRuns(Struct):
         """Take a run from its key and wake the next, whether or not it was there."""
         self._forget(run)
         self._retry_after_rows.pop(run, None)
+        self._leave_key(run, key)
+
+    def _leave_key(self, run: str, key: tuple[str, str]) -> None:
         places = self._keys.get(key)
         if places is None:
             return
+        self._unjudged.discard(run)
         remaining = [place for place in places if place[1] != run]
         if not remaining:
             del self._keys[key]
         elif len(remaining) < len(places):
             self._keys[key] = remaining
-            self.wake_if_first(remaining[0][1], key)
+            for first in self._firsts(key):
+                self.wake_if_first(first, key)
+
+    def _firsts(self, key: tuple[str, str]) -> list[str]:
+        """Return the first run of a key, and the first of those that wait to be judged."""
+        runs = [run for _, run in self._keys[key]]
+        return [*runs[:1], *[run for run in runs if run in self._unjudged][:1]]
 
     def wake(self, run: str) -> None:
         """Wake a run."""
@@ -98,21 +142,33 @@ class ParkedRuns(Struct):
 
     def wake_if_first(self, run: str, key: tuple[str, str]) -> None:
         """Wake a run that waits for its turn, if that has come."""
-        if run in self._turn_waiters and self._keys[key][0][1] == run:
+        if run in self._turn_waiters and run in self._firsts(key):
             self.wake(run)
 
-    def wake_oldest(self, target: str) -> bool:
-        """Wake the oldest run that waits for a target; False if none does."""
+    def wake_oldest(self, target: str, *, is_trial: bool = False) -> bool:
+        """Wake a run that waits for a target; False if none does.
+
+        The agents take turns; of one, the oldest. For a trial, first of those that tried less often
+        in vain.
+        """
         waiting = self._targets.get(target)
         if not waiting:
             return False
-        self.wake(min(waiting, key=lambda run: waiting[run]))
+
+        def order(run: str) -> tuple[int, int, QueuePosition]:
+            agent, failures, place = waiting[run]
+            return (failures if is_trial else 0, self._woken.get((target, agent), 0), place)
+
+        first = min(waiting, key=order)
+        latest = max((n for (one, _), n in self._woken.items() if one == target), default=0)
+        self._woken[target, waiting[first][0]] = latest + 1
+        self.wake(first)
         return True
 
     def wake_all(self, target: str) -> None:
         """Wake every run that waits for a target, oldest first."""
         waiting = self._targets.get(target, {})
-        for run in sorted(waiting, key=lambda run: waiting[run]):
+        for run in sorted(waiting, key=lambda run: waiting[run][2]):
             self.wake(run)
 
     def pop_woken(self) -> str | None:
@@ -124,6 +180,10 @@ class ParkedRuns(Struct):
         return run
 
     # --- a run that was woken, and one that comes to rest -----------------------------------
+
+    def is_released(self, run: str) -> bool:
+        """Say whether a run was woken, and is in memory since."""
+        return run in self._released
 
     def mark_released(self, run: str) -> None:
         """Note that a run which was woken is in memory, until `unmark_released`."""
@@ -147,6 +207,10 @@ class ParkedRuns(Struct):
         self, run: Run, rows: Sequence[ActionRow], tools: Mapping[str, Tool], now_us: int
     ) -> None:
         """A run is done, or waits: whoever waits behind it may go on, or not yet."""
+        if run.state == "waiting" and run.waits == "model":
+            if run.turn:
+                self._leave_key(run.id, (run.agent, run.key))
+            return
         waiting = [row for row in rows if row.waits == "target" and not row.is_final]
         if run.state != "waiting" or not waiting:
             self.unpark(run)
@@ -186,6 +250,7 @@ class ParkedRuns(Struct):
         for part in (
             self._keys,
             self._turn_waiters,
+            self._unjudged,
             self._targets,
             self._targets_of,
             self._wake_queue,

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.budget import (
+    Budget,
     BudgetCap,
     BudgetPolicy,
+    Price,
     Reservation,
     Shortage,
     actual_use,
     worst_case,
 )
 from vedette.domain.entry import Draft
-from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.model import Model
+from vedette.domain.model_turn import ModelUse
 from vedette.domain.run import Fenced, OverBudget, Superseded
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -42,7 +47,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         now, revision = services.clock.now_us(), services.gateway.policy_rev
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
-        worst = worst_case(agent.budget, services.budgets.price_of(agent.budget))
+        worst = worst_case(agent.budget, find_price(services, context))
         limits = reservation_limits(services, context, worst)
         booked = context.entry("budget.reserved", turn=context.run.turn + 1, spend=worst)
         step = context.build_step(
@@ -62,11 +67,26 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
             return True
 
 
+def find_price(services: Services, context: RunContext) -> Price | None:
+    """Return what the model that a turn asks costs: as its entry says, or as the agent does."""
+    asked = None if context.model_call is None else context.model_call.model
+    return services.budgets.price_of(priced_budget(context.agent.budget, asked))
+
+
+def priced_budget(budget: Budget, model: Model | None) -> Budget:
+    """Return an agent's budget with the price of a model that has one of its own."""
+    return budget if model is None or model.price is None else replace(budget, price=model.price)
+
+
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
-    """Say why the worst case of an agent's turns cannot be reserved; None if it can."""
+    """Say why the worst case of an agent's turns cannot be reserved, whichever of its models they
+    ask; None if it can.
+    """
     if not agent.asks_model:
         return None
-    return budgets.find_gap(agent.name, agent.budget)
+    budget = agent.budget
+    priced = (budget, *(replace(budget, price=price) for price in agent.fallback_prices))
+    return next(filter(None, (budgets.find_gap(agent.name, one) for one in priced)), None)
 
 
 def pause_unbounded_agents(services: Services) -> None:
@@ -138,7 +158,7 @@ def count_refusal(services: Services, context: RunContext, shortage: Shortage) -
 
 
 def release_reservation(
-    services: Services, context: RunContext, judgement: ReasonerJudgement
+    services: Services, context: RunContext, use: ModelUse
 ) -> tuple[list[Draft], dict[str, int], list[tuple[str, int, int]]]:
     """Return what settles a turn's reservation: its entry, what was spent beyond, what goes back.
 
@@ -149,9 +169,7 @@ def release_reservation(
     if held is None:
         return [], {}, []
     budget = context.agent.budget
-    spent = actual_use(
-        budget, services.budgets.price_of(budget), judgement.model_calls, judgement.spent
-    )
+    spent = actual_use(budget, find_price(services, context), use.calls, use.spent)
     beyond, returns = {}, []
     for unit in sorted({*held.spend, *spent}):
         over = spent.get(unit, 0) - held.spend.get(unit, 0)
@@ -168,3 +186,16 @@ def release_reservation(
         beyond,
         returns,
     )
+
+
+async def settle_failure(services: Services, context: RunContext, use: ModelUse) -> None:
+    """Make durable what a turn cost that came to nothing; the rest of its reservation goes back.
+
+    Raises as `RunContext.commit`: then the reservation stays booked whole.
+    """
+    settlement, beyond, returns = release_reservation(services, context, use)
+    if settlement:
+        now = services.clock.now_us()
+        step = context.build_step(settlement, [], now, spend=beyond, refunds=returns)
+        context.reservation = None
+        await context.commit(step)

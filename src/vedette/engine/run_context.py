@@ -49,9 +49,12 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
+from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
+# Of a recorded turn, what its run's reasoner is told again.
+_TOLD = ("proposals", "label", "memories", "model")
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
 
@@ -60,13 +63,13 @@ class RunContext(Struct):
     """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
-    (cite, trust) of the memories of each turn; `reservation` is this turn's worst case, booked;
-    `slots` is the room for actions of the step that is being made. `fresh_actions` has the actions
-    that were decided here, by id, with the registry they were bound under and their record.
-    `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
-    whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
-    recorded before this handler took it up. `subject` is what the bodies of its entries are found
-    by, beside its event.
+    (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
+    model, `reservation` its worst case, booked; `slots` is the room for actions of the step that is
+    being made. `fresh_actions` has the actions that were decided here, by id, with the registry
+    they were bound under and their record. `started_here` are actions whose durable start this
+    handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
+    `is_loaded` says that turns of it were recorded before this. `subject` is what the bodies of its
+    entries are found by, beside its event; `told_readers` may read all that its model was told.
     """
 
     services: Services
@@ -83,11 +86,13 @@ class RunContext(Struct):
     confirmed_absent: set[str] = field(default_factory=set)
     is_loaded: bool = False
     previous: int = 0
+    model_call: ModelCall | None = None
     reservation: Reservation | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
+    told_readers: Readers = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -115,6 +120,7 @@ class RunContext(Struct):
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
+        self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
         self._verify_outcomes()
 
     def _verify_outcomes(self) -> None:
@@ -172,9 +178,7 @@ class RunContext(Struct):
             return True
         if row.waits == "approval":
             return row.hold == "approved" or row.until_us <= self.services.clock.expiry_us()
-        if row.waits == "time":
-            return row.not_before_us <= now_us
-        if row.waits == "policy":
+        if row.waits in ("time", "policy"):
             return row.not_before_us <= now_us
         if row.waits == "budget":
             # Without an instant only a person's raise makes room, and then sets one.
@@ -226,6 +230,7 @@ class RunContext(Struct):
             memories=self.memories,
             row=self.collection_row,
             turns=self.past_turns(),
+            model=self.model_call.model.name if agent.model and self.model_call else "",
         )
 
     def past_turns(self) -> tuple[dict[str, Any], ...]:
@@ -234,14 +239,10 @@ class RunContext(Struct):
             return ()
         turns = []
         for turn in self.services.store.runs.turns(self.run.id):
-            answers = [
-                {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row)}
-                for row in self.actions
-                if row.turn == turn["turn"]
-            ]
-            turns.append(
-                {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
-            )
+            rows = [row for row in self.actions if row.turn == turn["turn"]]
+            answers = [{"tool": r.tool, "ordinal": r.ordinal, **coarse_answer(r)} for r in rows]
+            told = {name: turn[name] for name in _TOLD if name in turn}
+            turns.append({**told, "answers": answers})
         return tuple(turns)
 
     def roots(self) -> Roots:
@@ -297,6 +298,8 @@ class RunContext(Struct):
                 readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(action.record)) if action.record else {}
             answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
+        # A model goes on from what it was told, whatever became of that since.
+        answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(

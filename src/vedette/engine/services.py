@@ -20,6 +20,7 @@ from vedette.domain.stop import StopState
 from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.circuit_breaker import CircuitBreakers
 from vedette.engine.key_state import KeyStates
+from vedette.engine.model_calls import Models
 from vedette.engine.parked_runs import ParkedRuns
 from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
@@ -53,12 +54,16 @@ class Services(Struct):
     budgets: BudgetPolicy = field(default_factory=BudgetPolicy)
     shortages: dict[str, Shortage] = field(default_factory=dict)
     breakers: CircuitBreakers = field(default_factory=CircuitBreakers)
+    models: Models = field(default_factory=Models)
     parked_runs: ParkedRuns = field(default_factory=ParkedRuns)
     rate_counters: RateCounters = field(default_factory=RateCounters)
     known_values: dict[str, tuple[object, object, KnownValues]] = field(default_factory=dict)
     run_journal: RunJournal | None = None
     loss_window: LossWindow | None = None
     catch_up_policy: Callable[[], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self.models.breakers = self.breakers
 
     def forget_key(self, run: Run) -> None:
         """Forget what was judged and written ahead of commits for a run's key."""

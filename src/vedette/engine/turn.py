@@ -86,7 +86,7 @@ def compose_step(
     `counted` counts its permits against the rate limits.
     """
     turn = context.run.turn + 1
-    settlement, beyond, returns = release_reservation(services, context, judgement)
+    settlement, beyond, returns = release_reservation(services, context, judgement.use)
     drafts = [*(replace(read, cause=context.run.last) for read in reads), *settlement]
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
@@ -328,13 +328,21 @@ def write_rows(
 
 
 def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> Draft:
-    """Return the entry of a recorded turn. What stands here is never asked again."""
+    """Return the entry of a recorded turn. What stands here is never asked again.
+
+    With what a model said goes who may read all that it had before it: it is told of it again.
+    """
+    body = turn_body(judgement, turn, context.citations[turn])
+    if judgement.model_turn is not None:
+        body["model"] = judgement.model_turn.to_json()
+        if (labels := context.labels()) is not None and labels.run is not None:
+            body["readers"] = sorted(labels.run)
     return context.entry(
         "turn.reasoned",
         turn=turn,
         release=context.agent.release,
         proposals=len(judgement.proposals),
-        body=context.body_of(canonical_json(turn_body(judgement, turn, context.citations[turn]))),
+        body=context.body_of(canonical_json(body)),
         **judgement_fields(judgement),
     )
 

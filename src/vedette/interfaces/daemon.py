@@ -74,8 +74,8 @@ class Daemon:
         self.until_idle = until_idle
         self.stop_event = asyncio.Event()
         self.troubles: list[str] = list(app.troubles)
-        if app.pool is not None:
-            app.pool.set_trouble_callback(self.report_trouble)
+        for pool in app.pools:
+            pool.set_trouble_callback(self.report_trouble)
         self.address: str | None = None
         self.next_age_at = 0.0
         self.store_ready = True
@@ -356,7 +356,7 @@ class Daemon:
         near = (
             {"time", "budget"}
             if app.services.breakers.list_tripped()
-            else {"target", "time", "budget"}
+            else {"target", "model", "time", "budget"}
         )
         return not any(
             run.waits in near and not stops.is_agent_stopped(run.agent)
@@ -414,6 +414,7 @@ class Daemon:
         app.metrics.gauge("stops", len(app.services.stops.list_scopes()))
         app.metrics.gauge("parked_keys", app.services.parked_runs.key_count)
         app.metrics.gauge("breakers_open", len(app.services.breakers.list_tripped()))
+        app.services.models.set_gauges(app.metrics, app.services.parked_runs.count_waiting)
         app.metrics.gauge("recall_postings", app.banks.held_postings)
         app.metrics.gauge("recall_scopes_in_file", app.banks.scopes_in_file)
         runs, octets = app.dispatcher.buffer.credits.total

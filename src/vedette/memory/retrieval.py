@@ -14,7 +14,7 @@ did not follow. A bank that cannot be read is told like one that is behind, unti
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
 
@@ -62,9 +62,12 @@ class Recall(Struct):
     )
 
     def find_memories(
-        self, agent: Agent, event: Event, now_us: int
+        self, agent: Agent, event: Event, now_us: int, cited: Collection[str] = ()
     ) -> tuple[tuple[Memory, ...], list[Draft]]:
         """Return the memories for this event and the entries of reads decided on the way.
+
+        Those in `cited` (`Memory.cite`) were recalled before: they are returned if they may still
+        be read, whether or not others matter more by now.
 
         Raises StoreFailed while a bank is behind an order, or cannot be read.
         """
@@ -79,6 +82,12 @@ class Recall(Struct):
         for scope in agent.scopes:
             if self._may_read(agent, event, scope, now_us, drafts):
                 memories.extend(self._search(agent, event, scope, now_us))
+                missing = set(cited) - {memory.cite() for memory in memories}
+                if missing:
+                    active = self._read(
+                        scope, partial(self.banks.lessons, scope.bank, scope.scope, now_us)
+                    )
+                    memories.extend(memory for memory in active if memory.cite() in missing)
         unique = {(memory.bank, memory.id, memory.revision): memory for memory in memories}
         return tuple(unique.values()), drafts
 
@@ -154,22 +163,26 @@ class Recall(Struct):
     ) -> tuple[Memory, ...]:
         text = build_query(event)
         query = scope.bank, scope.scope, scope.topics, text, now_us, scope.limit
-        read = partial(self.banks.recall, *query)
-        try:
-            version = self.banks.version(scope.bank)
-            key = (agent.name, scope, text, version, self.gateway.policy_rev)
-            found = self._cache.get(key)
-            if found is not None and now_us - found[0] < _FRESH_US:
-                return found[1]
-            memories = tuple(read())
-        except StoreFailed as error:
-            # No attempt of the run counts, so a person would hear of it by nothing else.
-            self.lag_reason, self._failed_reads[scope.bank, scope.scope] = str(error), read
-            raise
+        recall = partial(self.banks.recall, *query)
+        version = self._read(scope, partial(self.banks.version, scope.bank))
+        key = (agent.name, scope, text, version, self.gateway.policy_rev)
+        found = self._cache.get(key)
+        if found is not None and now_us - found[0] < _FRESH_US:
+            return found[1]
+        memories = tuple(self._read(scope, recall))
         self._cache[key] = (now_us, memories)
         if len(self._cache) > _CACHE_SIZE:
             self._cache.popitem(last=False)
         return memories
+
+    def _read(self, scope: MemoryScope, read: Callable[[], T]) -> T:
+        """Return what a bank answers. Raises StoreFailed if it cannot be read."""
+        try:
+            return read()
+        except StoreFailed as error:
+            # No attempt of the run counts, so a person would hear of it by nothing else.
+            self.lag_reason, self._failed_reads[scope.bank, scope.scope] = str(error), read
+            raise
 
 
 def _error_text(error: BaseException) -> str:

@@ -15,9 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from vedette.domain.action import Action
-from vedette.domain.agent import Agent, Fleet, Schedule
+from vedette.domain.agent import Agent, Fleet, Schedule, Subscription
 from vedette.domain.decision import Decision, DecisionContext
-from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.event import CALL_TYPE, ENVELOPE, Event
 from vedette.domain.origin import Origin
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.schedule import NextWallTime, build_calendar
@@ -28,8 +28,8 @@ from vedette.policy.gateway import Gateway
 SCHEMA = "vedette.rights/1"
 _QUERY_EVENT = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
 _EXAMPLES: Mapping[str, Any] = {
-    "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "list": [],
-    "object": {},
+    "string": "example", "integer": 1, "number": 1, "boolean": False, "strings": ["example"],
+    "list": [], "object": {}, "any": "example", "null": None,
 }  # fmt: skip
 _OUTCOMES_SCOPE = ("ledger", "outcomes")
 # No list of values has it: U+FFFF is no character.
@@ -91,7 +91,7 @@ def effective_permissions(
         "beside": [
             other.name
             for other in fleet.agents.values()
-            if other.name != agent.name and set(other.subscriptions) & set(agent.subscriptions)
+            if other.name != agent.name and _shared_subscriptions(other, agent)
         ],
         "tools": tools,
         "memory": memory,
@@ -106,7 +106,7 @@ def effective_permissions(
         },
         "stopped": mine,
         "not_granted": [
-            *(row["tool"] for row in tools if row["rule"].startswith(("grant.", "denies."))),
+            *(row["tool"] for row in tools if _is_ungranted(row["rule"])),
             *(f"memory {row['scope']}" for row in memory if row["outcome"] != "permit"),
         ],
         "not_requested": [
@@ -118,6 +118,12 @@ def effective_permissions(
             ),
         ],
     }
+
+
+def _shared_subscriptions(one: Agent, other: Agent) -> set[Subscription]:
+    """Return the subscriptions by which one event wakes both; a call is one agent's own."""
+    shared = set(one.subscriptions) & set(other.subscriptions)
+    return {each for each in shared if each.types != (CALL_TYPE,)}
 
 
 def _scopes(agent: Agent, own: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -137,7 +143,26 @@ def _scope(query: PermissionQuery, bank: str, scope: str) -> dict[str, Any]:
 # --- one tool ------------------------------------------------------------------------------------
 
 
-def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
+def granted_tools(query: PermissionQuery) -> list[Tool]:
+    """Return the tools of an agent that its permissions reach: what policy grants, be it held."""
+    found = []
+    for tool in query.agent.tools.values():
+        _, _, args, ask = _best_case(query, tool)
+        if not _is_ungranted(ask(args, {}, _FULL_CONFIDENCE)[0].rule):
+            found.append(tool)
+    return found
+
+
+def _is_ungranted(rule: str) -> bool:
+    return rule.startswith(("grant.", "denies."))
+
+
+def _best_case(
+    query: PermissionQuery, tool: Tool
+) -> tuple[Any, Mapping[str, Any], dict[str, Any], _Ask]:
+    """Return a tool's grant, the values it is narrowed to, arguments that fit them, and whom to
+    ask about those.
+    """
     grant = read_grant(query.files, query.agent.name).get("tools", {}).get(tool.name, {})
     only = grant.get("only", {}) if isinstance(grant, dict) else {}
     only = only if isinstance(only, dict) else {}
@@ -146,7 +171,11 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
     for pointer, values in [*only.items(), *its_own.items()]:
         if isinstance(values, list) and values and pointer[1:] in args:
             args[pointer[1:]] = values[0]
-    ask = _build_asker(query, tool, trigger)
+    return grant, only, args, _build_asker(query, tool, trigger)
+
+
+def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
+    grant, only, args, ask = _best_case(query, tool)
     best = ask(args, {}, _FULL_CONFIDENCE)
     listed = query.data.get("sinks", {}).get("tools", {}).get(tool.name, {})
     sinks = dict.fromkeys([*tool.sinks, *listed])
@@ -160,7 +189,9 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
         **_answer_to_json(best),
         "sinks": {
             sink: {
-                origin: _answer_to_json(ask(args, {sink: origin}, _FULL_CONFIDENCE))
+                origin: _answer_to_json(
+                    ask(_fill_sink(args, sink, only), _label_sink(sink, origin), _FULL_CONFIDENCE)
+                )
                 for origin in get_args(Origin)
             }
             for sink in sinks
@@ -176,6 +207,22 @@ def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
         },
         "bar_milli": _bar(ask, args, best),
     }
+
+
+def _fill_sink(args: Mapping[str, Any], sink: str, only: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arguments in which a sink within one is there; what a grant lists stays as listed."""
+    _, *steps = sink.split("/")
+    if len(steps) < 2 or steps[0] not in args or f"/{steps[0]}" in only:
+        return args
+    value: Any = _UNLISTED_VALUE
+    for step in reversed(steps[1:]):
+        value = [value] if step == "*" else {step: value}
+    return {**args, steps[0]: value}
+
+
+def _label_sink(sink: str, origin: Origin) -> dict[str, Origin]:
+    """Return the label of the argument that is a sink, or that it is in: its elements have it."""
+    return {f"/{name}": origin for name in sink.split("/")[1:2]}
 
 
 def _word(grant: Any, name: str) -> str | None:
@@ -266,6 +313,9 @@ def describe_triggers(agent: Agent) -> list[str]:
     """Tell beside permissions what wakes an agent, a line for each subscription and schedule."""
     lines = []
     for one in agent.subscriptions:
+        if one.types == (CALL_TYPE,):
+            lines.append("calls of its client")
+            continue
         line = f"events of type {' or '.join(one.types)}"
         if one.sources != ("*",):
             line += f" from {' or '.join(one.sources)}"

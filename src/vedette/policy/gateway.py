@@ -65,7 +65,7 @@ class Gateway(Struct):
                 "settles": action.tool.settles,
                 "high_impact": action.tool.high_impact,
                 "args": dict(action.args),
-                "origins": dict(action.origins),
+                "origins": dict(action.judged_origins),
                 "sources": dict(action.sources),
                 "sinks": list(action.tool.sinks),
                 "links": [link.to_json() for link in action.links],

@@ -213,6 +213,6 @@ class RunSchedule:
     def parked_runs(self) -> list[Run]:
         return select_runs(
             self._database,
-            "WHERE r.state='waiting' AND r.waits='target' "
+            "WHERE r.state='waiting' AND r.waits IN ('target', 'model') "
             "AND r.state IN ('waiting', 'dead') ORDER BY r.position",
         )

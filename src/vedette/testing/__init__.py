@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a type checker is told in its own way
     from vedette.testing.harness import copy_policies as copy_policies
     from vedette.testing.harness import remove_tests as remove_tests
     from vedette.testing.intake import ListIntake as ListIntake
+    from vedette.testing.model_server.server import ModelServer as ModelServer
     from vedette.testing.scripted import Hang as Hang
     from vedette.testing.scripted import ScriptedModel as ScriptedModel
     from vedette.testing.scripted import ScriptedReasoner as ScriptedReasoner
@@ -41,6 +42,7 @@ else:
                 "remove_tests",
             ),
             "vedette.testing.intake": ("ListIntake",),
+            "vedette.testing.model_server.server": ("ModelServer",),
             "vedette.testing.scripted": ("Hang", "ScriptedModel", "ScriptedReasoner", "ToolCall"),
             "vedette.testing.unreliable_source": ("UnreliableSource",),
         },

@@ -33,6 +33,7 @@ from vedette.operations.commands import Order
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
     from vedette.config.deployment import Deployment
+    from vedette.config.models import ModelPlan
     from vedette.config.settings import StorePlan
     from vedette.domain.display import Display
 
@@ -110,6 +111,8 @@ class FleetHarness:
         self._app: App | None = None
         # What people are shown of events, as [[displays]] would say; taken up when it is opened.
         self.displays: tuple[Display, ...] = ()
+        # What agents may ask, as [models] would say; likewise.
+        self.models: Mapping[str, ModelPlan] = {}
 
     @property
     def app(self) -> App:
@@ -146,6 +149,7 @@ class FleetHarness:
             store=self._store or StorePlan(),
             deployment=self._edges or Deployment(),
             displays=self.displays,
+            models=self.models,
         )
         self._app = await open_app(
             settings,

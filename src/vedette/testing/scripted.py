@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -18,6 +20,8 @@ from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.tools import FunctionModel, ModelReply, ModelRequest
+
+_TOLD_TURNS = re.compile(r'^<data name="turns" [^>]*>\n(.*)\n</data>$', re.MULTILINE)
 
 
 class ToolCall(Struct, frozen=True):
@@ -41,8 +45,9 @@ ScriptEntry = str | ToolCall | Sequence["str | ToolCall"] | Exception | type[Han
 class RecordedPrompt(Struct, frozen=True):
     """What the scripted model was asked, as plain data.
 
-    `turn` counts from 0. `texts` are the user's texts, `calls` the model's own earlier calls
-    `(function, args)` and `answers` what it was told of them, oldest first.
+    `turn` counts from 0, turns that a first message only tells of too. `texts` are the user's
+    texts, `calls` the model's own earlier calls `(function, args)` as they are given back, and
+    `answers` what it was told of them, oldest first.
     """
 
     turn: int
@@ -121,11 +126,13 @@ def _parse_prompt(request: ModelRequest) -> RecordedPrompt:
              for part in content.get("parts", [])]  # fmt: skip
     calls = [part["function_call"] for _, part in parts if "function_call" in part]
     answers = [part["function_response"] for _, part in parts if "function_response" in part]
+    texts = tuple(part["text"] for role, part in parts if role == "user" and "text" in part)
+    told = sum(len(orjson.loads(found)) for text in texts for found in _TOLD_TURNS.findall(text))
     return RecordedPrompt(
-        turn=sum(content.get("role") == "model" for content in request.contents),
+        turn=told + sum(content.get("role") == "model" for content in request.contents),
         instruction=request.instruction,
         functions=request.functions,
-        texts=tuple(part["text"] for role, part in parts if role == "user" and "text" in part),
+        texts=texts,
         calls=tuple((call["name"], call.get("args", {})) for call in calls),
         answers=tuple(answer.get("response", {}) for answer in answers),
     )

@@ -6,6 +6,7 @@ said. `test_the_fleet_of_these_tests_is_right` is the control: without a change 
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.config.agent_file import agent_schema
 from vedette.config.agent_loader import build_judge, load_judge, load_module
 from vedette.config.fleet import LoadedFleet, check_fleet, load_fleet
 from vedette.config.problem import Problem
-from vedette.config.settings import Settings
+from vedette.config.settings import ServedAgent, Settings
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.domain.schedule import Tick
@@ -243,6 +245,7 @@ YAML = "agents/harbour_watch/agent.yaml"
         ("hour: 20", "hour: 0", "budget.actions_per_hour", "at least 1", ""),
         ("hour: 20", "hour: many", "budget.actions_per_hour", "whole number", ""),
         ("on: ship.seen", "on: vedette.tick", "triggers[0].on", "ticks", "every"),
+        ("on: ship.seen", "on: vedette.call", "triggers[0].on", "its client", "reasoner: client"),
         ("- on: ship.seen\n    s", "- s", "triggers[0]", "wakes on nothing", "exactly one"),
         ('daily: "06:30"', 'daily: "25:30"', "triggers[1].daily", "time of day", "06:30"),
         ("Europe/London", "Europe/Lundon", "triggers[1].zone", "no time zone", "Europe/London"),
@@ -272,6 +275,78 @@ def test_a_malformed_agent_yaml(
     assert 1 <= found[0].line <= text.count("\n") + 1
     with pytest.raises(BadFleet, match=r"agent\.yaml:\d+"):
         small.load()
+
+
+SCHEMA = """\
+    schema:
+      type: object
+      properties:
+        ship: {type: string, maxLength: 40}
+        tonnage: {type: number, minimum: 0, exclusiveMaximum: 250000.5}
+        crew:
+          type: array
+          items:
+            type: object
+            properties: {mail: {type: string, format: email}}
+      required: [ship]
+    sinks: [/ship, /crew/*/mail]
+"""
+WORDS = "    args: {ship: string}\n    sinks: [/ship]\n"
+
+
+def test_a_tool_declares_its_arguments_by_a_schema(small: Small) -> None:
+    small.change(WORDS, SCHEMA)
+    assert small.check() == []
+    tool = small.load().fleet.agents["harbour_watch"].tools["master.call"]
+    assert tool.args == {"ship": "string", "tonnage": "number?", "crew": "list?"}
+    assert tool.sinks == ("/ship", "/crew/*/mail")
+    assert tool.schema is not None
+    assert tool.schema["properties"]["tonnage"] == {
+        "type": "number", "minimum": 0, "exclusiveMaximum": 250000.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "what", "mend"),
+    [
+        ("minimum: 0", "minimun: 0", "tools[2].schema.properties.tonnage.minimun", "no keyword",
+         "'minimum'"),
+        ("format: email", "format: mail",
+         "tools[2].schema.properties.crew.items.properties.mail.format", "no format", "email"),
+        ("type: array", "type: list", "tools[2].schema.properties.crew.type", "'list'", "JSON"),
+        ("required: [ship]", "required: [shap]", "tools[2].schema.required", "'shap'",
+         "properties"),
+        ("/crew/*/mail]", "/crew/*/male]", "tools[2].sinks[1]", "no place", "* stands for"),
+        ("/crew/*/mail]", "/crew/mail]", "tools[2].sinks[1]", "no place", "* stands for"),
+        ("/crew/*/mail]", "/krew]", "tools[2].sinks[1]", "no argument", "'crew'"),
+        ("    schema:", "    args: {x: string}\n    schema:", "tools[2].schema", "by args:", "one"),
+        ("      type: object\n      prop", "      prop", "tools[2].schema.type", "an object",
+         "type:"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_schema_is_said_at_its_line(
+    small: Small, old: str, new: str, field: str, what: str, mend: str
+) -> None:
+    small.change(WORDS, SCHEMA)
+    small.change(old, new)
+    (problem,) = small.check()
+    assert (problem.file, problem.field) == (YAML, field)
+    assert what in problem.what
+    assert mend in problem.mend
+    text = (small.folder / "agent.yaml").read_text()
+    first = line_of(text, "name: master.call")
+    assert first < problem.line <= text.count("\n")
+    with pytest.raises(BadFleet, match=rf"agent\.yaml:{problem.line}"):
+        small.load()
+
+
+def test_an_inverse_is_given_what_its_schema_takes(small: Small) -> None:
+    small.change("    args: {berth: string}\n", SCHEMA.partition("    sinks")[0])
+    small.change("    sinks: [/berth]\n    settles: transactional\n    function: free",
+                 "    sinks: []\n    settles: transactional\n    function: free")  # fmt: skip
+    assert small.check() == []  # it needs the ship, and may be told the rest
+    small.change("type: string, maxLength: 40", "type: integer")
+    assert "one type" in str(small.check()[0])
 
 
 @pytest.mark.parametrize(
@@ -540,6 +615,7 @@ def test_the_schema_names_every_key_and_requires_the_class_of_a_tool() -> None:
     tool = schema["$defs"]["ToolFile"]
     assert "settles" in tool["required"]
     assert tool["additionalProperties"] is False
+    assert tool["properties"]["schema"]["allOf"] == [{"$ref": schema["$schema"]}]
     for line in textwrap.dedent(AGENT).splitlines():
         key = line.split(":")[0]
         if line[:1].isalpha():
@@ -604,3 +680,87 @@ def test_every_trigger_has_a_name_and_policy_is_told_the_first_that_matches(smal
 def test_a_trigger_has_a_name_of_its_own(small: Small, text: str, what: str) -> None:
     with_triggers(small, f"triggers: {text}\n")
     assert any(what in problem.what for problem in small.check())
+
+
+CLIENT = """\
+version: 1
+name: harbour_watch
+title: Watches for somebody else
+owner: desk@harbourlights.example
+reasoner: client
+triggers: [{on: vedette.call}]
+charter: {client_confidence: 0.9}
+tools:
+  - {name: ship.hail, verb: hail, resource: radio, args: {ship: string}, sinks: [/ship],
+     settles: none, function: call_master, target: radio}
+"""
+
+
+@pytest.fixture
+def served(small: Small) -> Small:
+    (small.folder / "agent.yaml").write_text(CLIENT)
+    (small.folder / "judge.py").unlink()
+    shutil.rmtree(small.folder / "evals")
+    small.settings = replace(small.settings, served_agents=(ServedAgent("harbour_watch"),))
+    return small
+
+
+def test_an_agent_may_be_reasoned_for_by_its_client(served: Small) -> None:
+    agent = served.load().fleet.agents["harbour_watch"]
+    assert (agent.reasoner, agent.asks_model, agent.has_judge) == ("client", False, False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "what", "mend"),
+    [
+        ("on: vedette.call", "on: ship.seen", "triggers[0]", "client's calls", "vedette.call"),
+        ("on: vedette.call", 'on: "vedette.*"', "triggers[0]", "client's calls", "vedette.call"),
+        ("on: vedette.call", 'daily: "06:30"', "triggers[0]", "client's calls", "vedette.call"),
+        (
+            "on: vedette.call",
+            "on: vedette.call, source: shop",
+            "triggers[0].source",
+            "leave some out",
+            "remove",
+        ),
+        (
+            "on: vedette.call",
+            'on: vedette.call, subject: "*"',
+            "triggers[0].subject",
+            "leave some out",
+            "remove",
+        ),
+        (
+            "charter:",
+            "memory: [{bank: harbour, scope: watch}]\ncharter:",
+            "memory",
+            "nobody",
+            "rem",
+        ),
+        ("confidence: 0.9", "confidence: 7", "charter.client_confidence", "has the", "0 to 1"),
+        ("reasoner: client\n", "", "reasoner", "judge.py", "add judge.py"),
+        ("name: ship.hail", "name: outcome", "tools[0].name", "on MCP's wire", "rename"),
+    ],
+)
+def test_what_a_client_has_no_use_for(
+    served: Small, old: str, new: str, field: str, what: str, mend: str
+) -> None:
+    text = (served.folder / "agent.yaml").read_text()
+    assert old in text
+    (served.folder / "agent.yaml").write_text(text.replace(old, new, 1))
+    problems = served.check()
+    found = [p for p in problems if p.field == field and p.file == YAML]
+    assert found, [str(problem) for problem in problems]
+    assert what in found[0].what
+    assert mend in found[0].mend
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("harbour_wach", "no agent of this fleet"), ("harbour_watch", "'judge'")]
+)
+def test_only_an_agent_with_a_client_is_served(small: Small, name: str, what: str) -> None:
+    small.settings = replace(small.settings, served_agents=(ServedAgent(name),))
+    (found,) = [p for p in small.check() if p.field == "serve.agents"]
+    assert what in found.what
+    with pytest.raises(BadFleet, match=r"serve\.agents"):
+        small.load()

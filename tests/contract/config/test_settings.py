@@ -257,3 +257,44 @@ def test_a_weaker_store_is_chosen_by_name_and_only_where_there_is_one(tmp_path: 
     )
     with pytest.raises(BadFleet, match="SQLite store only"):
         load_settings(path)
+
+
+AGENTS = """\
+[[serve.agents]]
+agent = "courier"
+token_env = "COURIER_TOKEN"
+
+[[serve.agents]]
+agent = "porter"
+"""
+
+
+def test_served_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURIER_TOKEN", "a-token-of-the-courier")
+    found = load_settings(put(tmp_path, TOML + AGENTS))
+    courier, porter = found.served_agents
+    assert (courier.agent, courier.token()) == ("courier", "a-token-of-the-courier")
+    assert (porter.agent, porter.token()) == ("porter", None)
+    assert found.call_window_us == 600_000_000
+    assert (found.calls_per_minute, found.open_calls) == (300, 100)
+    monkeypatch.delenv("COURIER_TOKEN")
+    with pytest.raises(BadFleet, match="agent courier"):
+        courier.token()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "what"),
+    [
+        ('"porter"', '"courier"', "serve.agents[1].agent", "already"),
+        ('token_env = "C', 'token_file = "x"\ntoken_env = "C', "serve.agents[0]", "several"),
+        ('agent = "porter"', 'name = "porter"', "serve.agents[1].agent", "missing"),
+        ('agent = "porter"', 'agent = "Porter!"', "serve.agents[1].agent", "pattern"),
+    ],
+)
+def test_wrong_served_agents(tmp_path: Path, old: str, new: str, field: str, what: str) -> None:
+    assert old in AGENTS
+    settings, problems = read_settings(put(tmp_path, TOML + AGENTS.replace(old, new, 1)))
+    assert settings is None
+    found = [p for p in problems if p.field == field]
+    assert found, [str(problem) for problem in problems]
+    assert what in found[0].what

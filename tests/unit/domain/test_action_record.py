@@ -61,3 +61,61 @@ def test_what_is_no_record_at_all_is_refused(raw: bytes) -> None:
 )
 def test_a_question_of_another_shape_is_a_difference_and_no_traceback(question: Any) -> None:
     assert [column for column, _, _ in compare_record(orjson.dumps(RECORD), question)] == ["record"]
+
+
+INNER_ARGS = {"to": [{"address": "a"}, {"address": "b"}], "who": {"*": "a", "x": "b"}}
+INNER_SAYS = {
+    "/to": "derived", "/to/0": "trusted", "/to/0/address": "trusted", "/to/1": "derived",
+    "/to/1/address": "derived", "/who": "registered", "/who/*": "trusted", "/who/x": "registered",
+}  # fmt: skip
+
+
+def told(**more: str | None) -> dict[str, Any]:
+    """The question of an action with sinks within its arguments, as the engine asks it."""
+    origins = {at: origin for at, origin in INNER_SAYS.items() if at != "/who/*"}
+    told = {**origins, "/to/*/address": "derived", "/who/*": "registered", **more}
+    return {
+        "action": {
+            "args": INNER_ARGS, "sources": {}, "sinks": ["/to/*/address", "/who/*", "/no/x"],
+            "origins": {at: origin for at, origin in told.items() if origin is not None},
+        },
+        "context": {"confidence": 900},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "fits"),
+    [
+        ({}, True),
+        # What policy is said to have been told of a sink is made of what was told of its places.
+        ({"/to/*/address": "trusted"}, False), ({"/to/*/address": "untrusted"}, False),
+        ({"/to/*/address": None}, False), ({"/who/*": "trusted"}, False),
+        ({"/no/x": "trusted"}, False), ({"/more": "trusted"}, False),
+        ({"/to/1/address": "trusted"}, False), ({"/to/1": None}, False),
+        # A value that the registry knows is told anew, and its sink with it.
+        ({"/who/x": "derived", "/who": "derived", "/who/*": "derived"}, True),
+        ({"/who/x": "derived", "/who": "derived", "/who/*": "registered"}, False),
+    ],
+)  # fmt: skip
+def test_the_label_of_a_sink_within_an_argument_is_compared(
+    more: dict[str, Any], fits: bool
+) -> None:
+    record = {
+        "args": INNER_ARGS, "origins": INNER_SAYS, "sources": {}, "confidence": 900, "why": "",
+    }  # fmt: skip
+    found = list(compare_record(orjson.dumps(record), told(**more)))
+    assert [column for column, _, _ in found] == ([] if fits else ["record"])
+
+
+def test_sinks_and_origins_of_any_shape_are_no_error() -> None:
+    record = orjson.dumps(
+        {"args": INNER_ARGS, "origins": INNER_SAYS, "sources": {}, "confidence": 900, "why": ""}
+    )
+    for sinks in (["to/x/y"], [7], {"/to/x": 1}, "text"):
+        question = told()
+        question["action"]["sinks"] = sinks
+        assert [column for column, _, _ in compare_record(record, question)] == ["record"]
+    odd = orjson.loads(record)
+    odd["origins"]["/to/1/address"] = "of old"
+    found = list(compare_record(orjson.dumps(odd), told()))
+    assert [column for column, _, _ in found] == ["record"]

@@ -23,7 +23,7 @@ from vedette.domain.display import (
     show_event,
 )
 from vedette.domain.display_text import defang_event, format_event, format_event_line
-from vedette.domain.event import CORRECTION_TYPE, ENVELOPE, Event
+from vedette.domain.event import CALL_TYPE, CORRECTION_TYPE, ENVELOPE, Event
 
 
 def body(type: str, data: Any, *, subject: str | None = "s", vouched: bool = False) -> Any:
@@ -94,6 +94,20 @@ def test_a_correction_shows_who_said_what_should_have_been() -> None:
     # The same words from outside are not the fleet's.
     claimed = orjson.loads(Event("x", "c", CORRECTION_TYPE, "m", None, said).to_body())
     assert shown(claimed)["outside"]
+
+
+def test_a_call_shows_who_calls_what_with_which_arguments_and_is_from_outside() -> None:
+    said = {"caller": "spiffe://harbour/agent/courier", "tool": "book.write", "args": {"page": "x"}}
+    vouched = frozenset({"source", "type", "time", "data/caller"})
+    event = Event(
+        "vedette://harbour/call/courier", "c", CALL_TYPE, "c", None, said, vouched=vouched
+    )
+    document = shown(orjson.loads(event.to_body()))
+    # Its arguments are what a client wrote, though the engine made the event of them.
+    assert document["outside"]
+    assert (document["title"]["value"], document["title"]["trusted"]) == ("book.write", False)
+    assert (document["who"]["value"], document["who"]["trusted"]) == (said["caller"], True)
+    assert document["fields"][0]["value"] == '{"page":"x"}'
 
 
 def test_what_is_shown_is_bounded_and_says_how_much_more_there_is() -> None:

@@ -123,3 +123,23 @@ def test_waits_are_spread_and_the_same_each_time() -> None:
     assert max(waits) <= 800
     assert len(set(waits)) > 100
     assert delay_us(1_000, first_us=100, last_us=10_000, seed="x") <= 10_000
+
+
+def test_who_asks_to_be_left_alone_is_until_then() -> None:
+    breaker = Breaker("model:fast")
+    leave = breaker.acquire(0)
+    assert leave is not None
+    breaker.release(leave, False, 0, until_us=90_000_000, why="model-rate")
+    assert (breaker.state, breaker.retry_us, breaker.why) == ("open", 90_000_000, "model-rate")
+    assert breaker.acquire(89_999_999) is None
+    assert breaker.acquire(90_000_000) == "trial"
+    breaker.release("trial", True, 90_000_001)
+    assert (breaker.state, breaker.why) == ("closed", "")
+
+
+def test_what_a_call_of_before_was_asked_counts_while_it_is_open() -> None:
+    breaker = Breaker("model:fast")
+    assert (breaker.acquire(0), breaker.acquire(0)) == ("call", "call")
+    breaker.release("call", False, 0, until_us=10_000_000)
+    breaker.release("call", False, 0, until_us=30_000_000)
+    assert breaker.retry_us == 30_000_000

@@ -51,6 +51,12 @@ class Banks:
         self.searched.append((bank, scope, *given))
         return [Memory("m", bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01")]
 
+    def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
+        return [
+            Memory(id, bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01")
+            for id in ("m", "other", "third")
+        ]
+
 
 def made() -> tuple[Recall, Gate, Banks]:
     gate, banks = Gate(), Banks()
@@ -100,3 +106,12 @@ def test_what_a_bank_is_searched_with() -> None:
     assert build_query(replace(EVENT, data={"value": 1})) == "mail.received k"
     assert build_query(replace(EVENT, data=None, subject=None)) == "mail.received "
     assert len(build_query(replace(EVENT, data={"text": "x" * 9000}))) == 2000
+
+
+def test_what_was_recalled_before_stays_as_long_as_it_may_be_read() -> None:
+    """Though others matter more by now. Another revision, or another scope's, is not the same."""
+    recall, _, _ = made()
+    cited = {"inbox/m@1", "inbox/other@1", "inbox/third@2", "inbox/gone@1", "elsewhere/third@1"}
+    memories, _ = recall.find_memories(AGENT, EVENT, NOW, cited)
+    assert [memory.cite() for memory in memories] == ["inbox/m@1", "inbox/other@1"]
+    assert {memory.scope for memory in memories} == {"open"}

@@ -7,7 +7,9 @@ locals {
     for file in fileset(local.folder, "*/agent.yaml") :
     dirname(file) => yamldecode(file("${local.folder}/${file}"))
   }
-  judged = sort([for name, agent in local.agents : name if try(agent.reasoner, "judge") == "judge"])
+  judged = sort([for name, agent in local.agents : name if try(agent.reasoner, try(agent.model, null) == null ? "judge" : "adk") == "judge"])
+  # Those whose own agent.py names their model: it may be one of Vertex AI.
+  unnamed = [for name, agent in local.agents : name if !contains(local.judged, name) && try(agent.model, null) == null]
 
   # An agent declares a subscription of its own by a trigger that names it as the source:
   #   - on: metric.point

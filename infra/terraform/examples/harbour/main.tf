@@ -43,10 +43,10 @@ module "gateway" {
   ledger_key          = var.ledger_key
   policy_key          = var.policy_key
   secrets_version     = var.secrets_version
-  target_secrets      = var.target_secrets
+  target_secrets      = setunion(var.target_secrets, [for model in var.models : model.key_secret if model.key_secret != null])
   mailbox             = var.mailbox
   availability_type   = var.availability_type
-  model               = length(local.judged) < length(local.agents)
+  model               = anytrue([for model in var.models : model.provider == "vertex"]) || length(local.unnamed) > 0
   deletion_protection = var.deletion_protection
 
   depends_on = [google_project_service.api]

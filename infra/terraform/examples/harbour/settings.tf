@@ -35,6 +35,7 @@ locals {
     bundles    = module.gateway.bundles
     dataset    = module.warehouse.dataset
     judged     = local.judged
+    models     = var.models
     sources    = merge(local.shared_sources, local.own_sources)
     oncall_url = var.oncall_url
     mailbox    = var.mailbox != null

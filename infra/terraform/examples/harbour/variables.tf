@@ -105,6 +105,35 @@ variable "target_secrets" {
   default     = []
 }
 
+variable "models" {
+  description = "What agents may ask (model: of an agent.yaml): entries of [models]. key_secret is the id of a secret of this project that exists already; vertex needs none."
+  type = map(object({
+    provider          = string
+    model             = string
+    key_secret        = optional(string)
+    location          = optional(string)
+    price             = optional(string)
+    calls_in_flight   = optional(number)
+    calls_per_minute  = optional(number)
+    tokens_per_minute = optional(number)
+    timeout           = optional(string)
+    fallback          = optional(string)
+  }))
+  default = {}
+  validation {
+    condition     = alltrue([for name, model in var.models : can(regex("^[a-z][a-z0-9_-]{0,62}$", name)) && contains(["gemini", "vertex", "anthropic", "openai"], model.provider)])
+    error_message = "An entry's name is a-z, 0-9, _ and -; its provider gemini, vertex, anthropic or openai: the image has the packages of these."
+  }
+  validation {
+    condition     = alltrue([for model in values(var.models) : (model.provider == "vertex") != (model.key_secret != null)])
+    error_message = "Each entry needs its key_secret, but for one of vertex, which takes none."
+  }
+  validation {
+    condition     = alltrue([for model in values(var.models) : model.fallback == null ? true : contains(keys(var.models), model.fallback)])
+    error_message = "A fallback is another entry of models."
+  }
+}
+
 variable "cloud_scheduler" {
   description = "Whether Cloud Scheduler's jobs fire. The engine's own scheduler always does; both together make each tick once."
   type        = bool

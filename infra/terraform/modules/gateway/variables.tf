@@ -59,13 +59,13 @@ variable "secrets_version" {
 }
 
 variable "target_secrets" {
-  description = "Further secrets, which exist already and which [targets] and [serve.senders] name; the gateway alone may read them."
+  description = "Further secrets, which exist already and which [targets], [models] and [serve.senders] name; the gateway alone may read them."
   type        = set(string)
   default     = []
 }
 
 variable "model" {
-  description = "Whether an agent asks a model of Vertex AI (reasoner: adk); it is the gateway that asks."
+  description = "Whether an agent asks a model of Vertex AI; it is the gateway that asks."
   type        = bool
   default     = false
 }

@@ -16,10 +16,11 @@ from vedette.adapters.http.template import (
 from vedette.config.agent_file import ToolFile
 from vedette.config.problem import did_you_mean
 from vedette.config.yaml import KeyPath
+from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.canonical import canonicalize
 from vedette.domain.ports.plugin import TableProblem, ToolPerformer, ToolPlugin
 
-_SCALAR_KINDS = ("string", "integer", "boolean")
+_SCALAR_KINDS = ("string", "integer", "number", "boolean")
 _IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
 
 
@@ -93,9 +94,11 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]
     if http.idempotency_header and (why := header_problem(http.idempotency_header)):
         yield ("http", "idempotency_header"), why, "write for example Idempotency-Key"
     try:
-        for name in body_arguments(http.body):
-            if name not in tool.args:
+        for name, is_alone in body_arguments(http.body):
+            if name not in tool.kinds:
                 yield ("http", "body"), *_unknown_argument(tool, name)
+            elif not is_alone:
+                yield from _null_problems(tool, name, ("http", "body"), "a text")
         canonicalize(http.body)
     except BadTemplate as error:
         yield ("http", "body"), *_split_error(error)
@@ -117,8 +120,10 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]
             )
         try:
             for name in template_arguments(value):
-                if name not in tool.args:
+                if name not in tool.kinds:
                     yield (*path, "where", pointer), *_unknown_argument(tool, name)
+                else:
+                    yield from _null_problems(tool, name, (*path, "where", pointer), "a text")
         except BadTemplate as error:
             yield (*path, "where", pointer), *_split_error(error)
 
@@ -132,7 +137,7 @@ def _request_problems(
         for name in template_arguments(url):
             yield from _sink_problems(tool, name, (*path, "url"), "the URL")
         for name in template_arguments(url.partition("?")[0]):
-            if tool.args.get(name, "").endswith("?"):
+            if tool.kinds.get(name, "").endswith("?"):
                 what = f"a path needs {name!r}, which may be left out"
                 yield (*path, "url"), what, "make it needed, or put it into the query"
     except BadTemplate as error:
@@ -149,21 +154,29 @@ def _request_problems(
 
 
 def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[TableProblem]:
-    kind = tool.args.get(name)
+    kind = tool.kinds.get(name)
     if kind is None:
         yield place, *_unknown_argument(tool, name)
         return
     if kind.removesuffix("?") not in _SCALAR_KINDS:
         what = f"{name!r} is {kind}, which has no form in {where}"
         yield place, what, f"use a {', '.join(_SCALAR_KINDS)}"
+    yield from _null_problems(tool, name, place, where)
     if f"/{name}" not in tool.sinks:
         what = f"{name!r} decides where the request goes, and is no sink"
         yield place, what, f"add /{name} to sinks"
 
 
+def _null_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[TableProblem]:
+    """Say that what is decided about null could not be sent."""
+    if tool.schema is not None and name in ArgumentSchema(tool.schema).nullable():
+        what = f"{name!r} may be null, which has no form in {where}"
+        yield place, what, "leave null out of its type, and the argument out of required"
+
+
 def _unknown_argument(tool: ToolFile, name: str) -> tuple[str, str]:
     what = f"{name!r} is no argument of {tool.name!r}"
-    return what, did_you_mean(name, list(tool.args))
+    return what, did_you_mean(name, list(tool.kinds))
 
 
 def _split_error(error: BadTemplate) -> tuple[str, str]:

@@ -8,12 +8,15 @@ is never part of a template.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct, field
+
+from vedette.domain.base.canonical import canonicalize_numbers
 
 KEY_ARGUMENT = "@key"
 # Statuses that say that a POST was done and where to look (RFC 9110, 15.4.4), or ask for a login.
@@ -68,16 +71,23 @@ def template_arguments(template: str) -> list[str]:
     ]
 
 
-def body_arguments(template: Any) -> Iterator[str]:
-    """Yield the arguments that an HTTP tool's template of a body asks for. Raises BadTemplate."""
+def body_arguments(template: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the arguments that an HTTP tool's template of a body asks for, and whether each stands
+    alone: it is then itself, of whatever type, and else a part of a text. Raises BadTemplate.
+    """
     if isinstance(template, str):
-        yield from template_arguments(template)
+        for name in template_arguments(template):
+            yield name, _lone_argument(split_template(template)) is not None
     elif isinstance(template, Mapping):
         for value in template.values():
             yield from body_arguments(value)
     elif isinstance(template, list):
         for value in template:
             yield from body_arguments(value)
+
+
+def _lone_argument(parts: list[tuple[str, str | None]]) -> str | None:
+    return parts[0][1] if len(parts) == 2 and parts[0][0] == parts[1][0] == "" else None
 
 
 def check_url(template: str) -> None:
@@ -169,7 +179,7 @@ def _pair(template: str, values: Mapping[str, Any]) -> str | None:
     for fixed, argument in split_template(value):
         text += fixed
         if argument is not None:
-            if values.get(argument) is None:
+            if argument not in values:
                 return None
             text += quote(_argument_text(argument, values), safe="")
     return f"{name}{equals}{text}"
@@ -193,9 +203,10 @@ def _argument_text(name: str, values: Mapping[str, Any]) -> str:
     value = values.get(name)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, str | int):
+    is_fraction = isinstance(value, float) and math.isfinite(value)
+    if not is_fraction and not isinstance(value, str | int):
         raise BadArgument(f"argument {name!r} is missing, or is no text and no number")
-    text = str(value)
+    text = _plain_text(value)
     if len(text) > _MAX_ARGUMENT:
         raise BadArgument(f"argument {name!r} is longer than {_MAX_ARGUMENT} characters")
     if any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text):
@@ -203,11 +214,17 @@ def _argument_text(name: str, values: Mapping[str, Any]) -> str:
     return text
 
 
+def _plain_text(value: Any) -> str:
+    return canonicalize_numbers(value).decode() if isinstance(value, float) else str(value)
+
+
 _OMITTED = object()
 
 
 def _fill_body(template: Any, values: Mapping[str, Any]) -> Any:
-    """Return the body: `{argument}` alone is the argument itself, whatever its type."""
+    """Return the body: `{argument}` alone is the argument itself, whatever its type, and left out
+    where that was; null was given.
+    """
     if isinstance(template, Mapping):
         pairs = ((name, _fill_body(value, values)) for name, value in template.items())
         return {name: value for name, value in pairs if value is not _OMITTED}
@@ -215,11 +232,15 @@ def _fill_body(template: Any, values: Mapping[str, Any]) -> Any:
         return [v for value in template if (v := _fill_body(value, values)) is not _OMITTED]
     if not isinstance(template, str):
         return template
-    whole = split_template(template)
-    if len(whole) == 2 and whole[0][0] == "" and whole[1][0] == "":
-        name = whole[0][1]
-        return _OMITTED if name is None or values.get(name) is None else values[name]
-    return "".join(
-        fixed + ("" if name is None or values.get(name) is None else str(values[name]))
-        for fixed, name in whole
-    )
+    parts = split_template(template)
+    if (name := _lone_argument(parts)) is not None:
+        return values.get(name, _OMITTED)
+    return "".join(fixed + _body_text(name, values) for fixed, name in parts)
+
+
+def _body_text(name: str | None, values: Mapping[str, Any]) -> str:
+    if name is None or name not in values:
+        return ""
+    if values[name] is None:
+        raise BadArgument(f"argument {name!r} is null, which has no form in a text")
+    return _plain_text(values[name])

@@ -1,16 +1,18 @@
 """Canonical JSON and the digests made of it.
 
 The canonical form is RFC 8785 for the values we allow: objects with ASCII keys, strings without
-lone surrogates, integers within +-(2**53 - 1), booleans and null. There are no floats: a fraction
-is a decimal string or an integer of a smaller unit. Within these limits orjson with sorted keys
-writes the same bytes as RFC 8785 (tests/properties/domain/test_canonical.py holds the two
-together).
+lone surrogates, integers within +-(2**53 - 1), booleans and null. Entries and payloads hold no
+floats: a fraction there is a decimal string or an integer of a smaller unit. Within these limits
+orjson with sorted keys writes the same bytes as RFC 8785 (tests/properties/domain/test_canonical.py
+holds the two together). Arguments that a tool declares by a schema hold fractions as numbers
+(`normalize_numbers`, `canonicalize_numbers`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -35,19 +37,43 @@ def canonicalize(value: Any) -> bytes:
 
 
 def canonicalize_normalized(value: Any) -> bytes:
-    """Return the canonical bytes of a value that `normalize_json` made, or that is made of such
-    values.
+    """Return the canonical bytes of a value that `normalize_json` or `normalize_numbers` made, or
+    that is made of such values.
 
-    What `normalize_json` lets through is looked at here without walking through it: keys beyond
-    ASCII, text that is not Unicode and integers that are not safe raise ValueError.
+    What those let through is looked at here without walking through it: keys beyond ASCII, text
+    that is not Unicode and integers that are not safe raise ValueError.
     """
     try:
         raw = orjson.dumps(value, option=_CANONICAL | orjson.OPT_STRICT_INTEGER)
     except orjson.JSONEncodeError as error:
         raise ValueError(str(error)) from error
     if not raw.isascii():
-        _check(value)
+        _check(value, fractions=True)
     return raw
+
+
+def canonicalize_numbers(value: Any) -> bytes:
+    """Return the bytes of RFC 8785 of a value that `normalize_numbers` made, or that is made of
+    such values. Raises ValueError as `canonicalize_normalized` does.
+    """
+    raw = canonicalize_normalized(value)
+    if _SMALL_EXPONENT in raw:
+        raw = orjson.dumps(_spell_small(value), option=_CANONICAL)
+    return raw
+
+
+# From 1e-6 on RFC 8785 writes a fraction without an exponent, orjson from 1e-5 on.
+_SMALL_EXPONENT = b"e-6"
+
+
+def _spell_small(value: Any) -> Any:
+    if isinstance(value, float) and 1e-6 <= abs(value) < 1e-5:
+        return orjson.Fragment(format(Decimal(repr(value)), "f").encode())
+    if isinstance(value, dict):
+        return {key: _spell_small(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spell_small(item) for item in value]
+    return value
 
 
 class _NotCanonical(ValueError):
@@ -61,7 +87,7 @@ class _NotCanonical(ValueError):
         return f"{self.at or '/'}: {self.why}"
 
 
-def _check(value: Any) -> None:
+def _check(value: Any, fractions: bool = False) -> None:
     if isinstance(value, str):
         if not value.isascii():
             value.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
@@ -76,17 +102,17 @@ def _check(value: Any) -> None:
                 raise _NotCanonical(f"key {key!r} is not an ASCII string")
             if type(item) is str and item.isascii():
                 continue
-            _check_item(key, item)
+            _check_item(key, item, fractions)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _check_item(index, item)
-    else:
+            _check_item(index, item, fractions)
+    elif not (fractions and isinstance(value, float)):
         raise _NotCanonical(f"{type(value).__name__} has no canonical form")
 
 
-def _check_item(name: str | int, item: Any) -> None:
+def _check_item(name: str | int, item: Any, fractions: bool) -> None:
     try:
-        _check(item)
+        _check(item, fractions)
     except _NotCanonical as error:
         error.at = f"/{name}{error.at}"
         raise
@@ -125,6 +151,34 @@ def normalize_json(value: Any) -> Any:
     if isinstance(value, str):
         return value
     raise ValueError(f"{type(value).__name__} is not JSON")
+
+
+def normalize_numbers(value: Any) -> Any:
+    """Return `value` with its numbers as RFC 8785 knows them: 1.0 is 1, -0.0 is 0, 1.5 stays.
+
+    Raises ValueError for what is not JSON, and for a number beyond +-(2**53 - 1): there a float
+    stands for more than one integer.
+    """
+    kind = type(value)
+    if kind in _PLAIN_TYPES:
+        return value
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"{value} is not JSON")
+        if not value.is_integer():
+            return float(value)
+        value = int(value)
+    if isinstance(value, int):
+        if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+            return int(value)
+        raise ValueError("a number beyond 2**53 - 1 is not exact: declare and give it as text")
+    if isinstance(value, dict):
+        return {str(key): normalize_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [normalize_numbers(item) for item in value]
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{kind.__name__} is not JSON")
 
 
 def normalized_json(value: Any) -> bytes:

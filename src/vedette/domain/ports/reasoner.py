@@ -11,6 +11,7 @@ from vedette.domain.action import Proposal
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.model_turn import ModelTurn, ModelUse
 from vedette.domain.tool import Tool
 
 
@@ -22,7 +23,7 @@ class ReasonerJudgement(Struct, frozen=True):
     the one that was judged from (`vedette.domain.judge_state`). `final` says that the run needs no
     further turn whatever comes of the proposals. Without a `confidence` it is refused, whatever it
     proposes. `spent` counts the tokens of its `model_calls` (`input_tokens`, `output_tokens`), as
-    far as the vendor tells.
+    far as the vendor tells; `model_turn` is what a model said, to be told of it again.
     """
 
     label: str = ""
@@ -39,12 +40,20 @@ class ReasonerJudgement(Struct, frozen=True):
     spent: Mapping[str, int] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
     state: str = ""
+    model_turn: ModelTurn | None = None
+
+    @property
+    def use(self) -> ModelUse:
+        """Return what the turn used of its model."""
+        return ModelUse(self.model_calls, self.spent)
 
 
 class Reasoner(Protocol):
     """The port that turns briefings into proposals, across processes: serialisable in and out."""
 
-    async def reason(self, briefing: Briefing) -> ReasonerJudgement: ...
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
+        """Judge a briefing. Raises ModelError for a model that gave no turn, with its cost."""
+        ...
 
     def restore_state(
         self,

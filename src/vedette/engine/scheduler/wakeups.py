@@ -18,6 +18,7 @@ from vedette.domain.base.fleet_clock import Jump, describe_jump
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
 from vedette.engine.kill_switch import lift_expired_stops, record_stops, reload_stops
+from vedette.engine.model_calls import ModelCalls
 from vedette.engine.scheduler.backpressure import RunBuffer
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import LAST_RETRY_US
@@ -64,7 +65,13 @@ class Wakeups:
         services.parked_runs.clear()
         for run in runs:
             # A retry comes back by the clock, and sooner than what is parked.
-            if run.wake_us > now + LAST_RETRY_US:
+            parked, agent = run.wake_us > now + LAST_RETRY_US, services.fleet.agents.get(run.agent)
+            if run.waits == "model" and parked and agent is not None:
+                for calls in services.models.routes(agent):
+                    services.parked_runs.park_for_model(run, calls.breaker.target, 0)
+            elif run.waits == "model" and run.turn:
+                pass  # it holds up nobody
+            elif parked:
                 services.parked_runs.park_behind(run)
             else:
                 services.parked_runs.park_timed(run)
@@ -88,11 +95,18 @@ class Wakeups:
         return True
 
     def has_trial_by(self, by_us: int) -> bool:
-        """Say whether a target that runs wait for is tried again by an instant."""
-        services = self._services
+        """Say whether a target or model that runs wait for is tried again by an instant."""
+        services, now = self._services, self._services.clock.now_us()
+        waiting = services.parked_runs.count_waiting
         return any(
-            breaker.retry_us <= by_us and services.parked_runs.count_waiting(breaker.target)
+            breaker.retry_us <= by_us and waiting(breaker.target)
             for breaker in services.breakers.list_tripped()
+        ) or any(
+            waiting(calls.breaker.target)
+            and calls.breaker.state == "closed"
+            and (start_us := calls.next_start_us(now)) is not None
+            and start_us <= by_us
+            for calls in services.models.in_use()
         )
 
     def poll(self, now_us: int) -> None:
@@ -112,12 +126,22 @@ class Wakeups:
                 breaker.is_trial_due(now_us)
                 and self._next_trial_us.get(breaker.target, 0) <= now_us
             ):
-                services.parked_runs.wake_oldest(breaker.target)
+                services.parked_runs.wake_oldest(breaker.target, is_trial=True)
                 self._next_trial_us[breaker.target] = now_us + 1_000_000
+        for calls in services.models.in_use():
+            self._wake_for_model(calls, now_us)
         self._load_woken()
         self._load_due(now_us)
         took_s = (services.clock.monotonic_us() - began) / 1_000_000
         self.pause_s = min(MAX_PAUSE_S, max(_EVERY_S, took_s * _SHARE))
+
+    def _wake_for_model(self, calls: ModelCalls, now_us: int) -> None:
+        """Wake as many as a model that is well has room for, if its limits let any call begin."""
+        if calls.breaker.state != "closed" or calls.next_start_us(now_us) != now_us:
+            return
+        for _ in range(calls.model.calls_in_flight - calls.in_flight):
+            if not self._services.parked_runs.wake_oldest(calls.breaker.target):
+                return
 
     def _load_woken(self) -> None:
         store, parked_runs = self._services.store, self._services.parked_runs
@@ -288,6 +312,7 @@ class PollLoop:
             self._lanes.move_waits(by_us)
             for breaker in services.breakers.list_tripped():
                 breaker.retry_us += by_us
+            services.models.move_clock(by_us)
             services.shortages.clear()
             self._lanes.wakeups.mark_stale()
         while self._unrecorded_jumps and services.store.steps.is_ready:

@@ -25,8 +25,6 @@ BOUND_US = 60_000_000
 # How many looks there are within a bound, and how many of an agent's ready runs one takes in.
 _LOOKS = 12
 _RUNS = 64
-# How long a model may think.
-_MODEL_US = 60_000_000
 
 _REASONS: dict[RunLocation, tuple[str, str]] = {
     "unread": ("not_read", "is in the store and nobody reads it"),
@@ -168,7 +166,10 @@ class Watchdog:
         if place in ("unread", "idle", "leaseless", "refused"):
             return self._bound_us
         known = self._services.fleet.agents[agent]
-        return self._bound_us + _run_time_us(known) * (1 + self._dispatcher.count_active(agent))
+        models = self._services.models.routes(known) if known.asks_model else ()
+        thinks = max((calls.model.timeout_us for calls in models), default=known.limits.time_us)
+        own_us = max(thinks, _calls_us(known))
+        return self._bound_us + own_us * (1 + self._dispatcher.count_active(agent))
 
     def _describe(self, run: Run, place: RunLocation, since: int) -> StuckRun:
         reason, message = _REASONS[place]
@@ -179,8 +180,6 @@ class Watchdog:
         return StuckRun(run.agent, run.key, run.id, reason, message, since)
 
 
-def _run_time_us(agent: Agent) -> int:
-    """Return how long one run of an agent may be at work without a step (microseconds)."""
-    thinks = _MODEL_US if agent.asks_model else agent.limits.time_us
-    calls = max((tool.timeout_us for tool in agent.tools.values()), default=0)
-    return max(thinks, TIMES_TIMEOUT * calls)
+def _calls_us(agent: Agent) -> int:
+    """Return how long a call of an agent's tools may keep a run from a step (microseconds)."""
+    return TIMES_TIMEOUT * max((tool.timeout_us for tool in agent.tools.values()), default=0)

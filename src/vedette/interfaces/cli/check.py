@@ -160,9 +160,9 @@ def _leaves(value: dict[str, Any], at: tuple[str, ...]) -> list[tuple[tuple[str,
     for key, item in value.items():
         if isinstance(item, dict):
             found += _leaves(item, (*at, key))
-        elif key == "senders":
-            # How a sender proves itself is nobody's business here.
-            names = ", ".join(str(sender["name"]) for sender in item)
+        elif key in ("senders", "agents") and at == ("serve",):
+            # How a sender or an agent proves itself is nobody's business here.
+            names = ", ".join(str(one.get("name") or one["agent"]) for one in item)
             found.append(((*at, key), names or "none"))
         else:
             found.append(((*at, key), item))

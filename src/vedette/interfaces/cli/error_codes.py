@@ -50,6 +50,41 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A script repeated a --command-id, or an answer was given twice.",
         "Nothing: what was wanted is done. `vedette explain ID` shows by whom.",
     ),
+    "key-reused": ErrorExplanation(
+        "An agent's client gave a call the key of another call; nothing was done.",
+        "A key was not made anew for what is to be done besides, or arguments changed in a retry.",
+        "Give each call a key of its own, and each retry the same key and the same arguments.",
+    ),
+    "no-mcp": ErrorExplanation(
+        "The fleet serves agents over HTTP, and not over MCP.",
+        "The SDK of MCP is an extra, and is not installed beside vedette.",
+        "Install vedette[mcp], and start the fleet again.",
+    ),
+    "too-large": ErrorExplanation(
+        "An agent's client sent more than one call may hold; nothing was done.",
+        "The arguments hold content where a reference would do.",
+        "Send a reference, or raise [limits] max_event_bytes.",
+    ),
+    "key-erased": ErrorExplanation(
+        "A client's key names a call whose content was erased; nothing was done.",
+        "Whether the two calls are the same cannot be told any more.",
+        "Give the call a key of its own.",
+    ),
+    "wakes-nobody": ErrorExplanation(
+        "An agent's client made a call that wakes no run of its agent; nothing was done.",
+        "The agent's trigger for its client's calls was changed, or its folder is another.",
+        "Write `on: vedette.call` without filters in its agent.yaml, and make the call again.",
+    ),
+    "too-slow": ErrorExplanation(
+        "An agent's client did not send its request in time; nothing was done.",
+        "The body came slower than ten seconds, or not at all.",
+        "Send the whole body at once.",
+    ),
+    "too-many": ErrorExplanation(
+        "An agent has more requests open than one may.",
+        "Many of its clients wait for outcomes at a time.",
+        "Wait for those that are open; ask for outcomes with a shorter wait_s.",
+    ),
     "state-not-kept": ErrorExplanation(
         "A judge has observed what was to be erased, and its state is not kept without it yet.",
         "The event was judged while the order to erase it was carried out.",
@@ -70,6 +105,58 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A process that the fleet itself started asked something of it; it takes no command so.",
         "A tool, a judge or a notice of the fleet started a program that gives commands to it.",
         "Give it from a shell that the fleet did not start.",
+    ),
+    # --- models ---
+    "model-rate": ErrorExplanation(
+        "A model's provider was asked more often than it allows.",
+        "calls_per_minute or calls_in_flight of its entry of [models] is above the quota there.",
+        "Nothing is lost: its runs wait as long as it asks. Set the limits of the entry lower.",
+    ),
+    "model-unavailable": ErrorExplanation(
+        "A model's provider does not answer now (500, 503, 529).",
+        "It is overloaded or has an outage.",
+        "Nothing: its runs go on by themselves; `fallback =` names who is asked meanwhile.",
+    ),
+    "model-timeout": ErrorExplanation(
+        "A model did not answer in the time that its entry gives it; the call may be charged.",
+        "The provider is slow, or the answer is long.",
+        "Set `timeout =` of its entry of [models] longer, or let it write less.",
+    ),
+    "model-connection": ErrorExplanation(
+        "A model's provider cannot be reached.",
+        "base_url is wrong, or the network between is down.",
+        "See that base_url is right and reachable: `vedette check --live`.",
+    ),
+    "model-quota": ErrorExplanation(
+        "A model's quota of the day is used up; its runs wait and try each 15 minutes.",
+        "The provider counts by its own day.",
+        "Wait for the next day, or raise the quota there.",
+    ),
+    "model-billing": ErrorExplanation(
+        "A model's provider does not answer because of billing; its runs wait.",
+        "The credit is used up, or a spend limit is reached.",
+        "Pay, or raise the limit there; it is tried again each 5 minutes.",
+    ),
+    "model-key": ErrorExplanation(
+        "A model's provider does not take the key; its runs wait.",
+        "The key is wrong, revoked, or of another provider.",
+        "Put another where key_file or key_secret says; for key_env restart the fleet.",
+    ),
+    "model-forbidden": ErrorExplanation(
+        "The key may not be used for this model; its runs wait.",
+        "The account lacks the model, the API is not enabled, or the region is refused.",
+        "Have it allowed there; it is tried again each 5 minutes.",
+    ),
+    "model-missing": ErrorExplanation(
+        "The provider knows no model of this name; its runs wait.",
+        "`model =` of the entry of [models] is misspelt, or the model was retired.",
+        "Correct the entry and restart the fleet.",
+    ),
+    "model-request": ErrorExplanation(
+        "The provider refused a request for good; its run is a dead letter.",
+        "The prompt is too long, or the model does not take a setting of agent.py. If five in a "
+        "row are refused, it may be the account: then the others wait.",
+        "Mend the agent, or the account there, and redrive: `vedette redrive RUN`.",
     ),
     # --- mail servers ---
     "no-such-folder": ErrorExplanation(
@@ -184,6 +271,21 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "Somebody edited a snapshot in the state folder, or a worker's host has another folder.",
         "Start the fleet again, which writes snapshots anew; `vedette agent release NAME` makes"
         " the folder's present content the release.",
+    ),
+    "model-failed": ErrorExplanation(
+        "A model gave no answer, or broke off in it; its run tries again, up to five times.",
+        "Its provider is in trouble or refuses, it was late, cut short, or answered nothing.",
+        "Read what it says; then `vedette dead --redrive` for what was given up meanwhile.",
+    ),
+    "bad-model-answer": ErrorExplanation(
+        "A model's answer was not taken; it was charged, and its run tries again up to five times.",
+        "It is malformed, bigger than 1 MiB, has too many calls, or was counted impossibly.",
+        "Mend the instruction or the model's settings; then `vedette dead --redrive`.",
+    ),
+    "model-not-asked": ErrorExplanation(
+        "A model was not asked, since the request may not be made; it cost nothing.",
+        "It is longer than input_tokens_per_call, or would offer tools that are not declared.",
+        "Raise that bound in agent.yaml, or have less come with the event; then redrive the run.",
     ),
     "bad-confidence": ErrorExplanation(
         "A judgement or a proposal does not say how sure it is; nothing of it was decided.",

@@ -139,8 +139,8 @@ def _text(running: bool, state: dict[str, Any]) -> str:
     if state.get("clock"):
         lines.append(f"clock: {state['clock']} until a person says `vedette resume --clock`")
     lines += [
-        f"left alone: {target['target']} ({target['state']}), {target['waiting']:,} runs wait for "
-        f"it, tried again at {format_time(target['retry_us'])}"
+        f"left alone: {target['target']} ({target.get('why') or target['state']}), "
+        f"{target['waiting']:,} runs wait for it, tried again at {format_time(target['retry_us'])}"
         for target in state["targets"]
     ]
     lines.append(f"agents' code: {_sandbox_text(state['box'])}")

@@ -30,6 +30,17 @@ MIN_TOKEN = 16
 DRAIN_FACTOR = 4
 
 
+def token_digest(token: str, where: str) -> str:
+    """Return what is kept of a bearer token. Raises BadFleet if anyone could guess it."""
+    if len(token.strip()) < MIN_TOKEN:
+        raise BadFleet(
+            f"the token has fewer than {MIN_TOKEN} characters",
+            where=where,
+            mend='make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
+        )
+    return sha256_hex(token.strip().encode())
+
+
 class Sender(Struct, frozen=True):
     """Who may send over HTTP with a token: its SHA-256 alone is kept. `prefix` starts its sources.
 
@@ -47,14 +58,7 @@ class Sender(Struct, frozen=True):
         cls, name: str, token: str, prefix: str | None = None, vouches: str = "envelope"
     ) -> Sender:
         """Make a sender of the token itself. Raises BadFleet if anyone could guess it."""
-        if len(token.strip()) < MIN_TOKEN:
-            raise BadFleet(
-                f"the token has fewer than {MIN_TOKEN} characters",
-                where=f"sender {name!r}",
-                mend='make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
-            )
-        token = token.strip()
-        return cls(name, sha256_hex(token.encode()), prefix, vouches)
+        return cls(name, token_digest(token, f"sender {name!r}"), prefix, vouches)
 
 
 class IngestLimits(Struct, frozen=True):

@@ -44,6 +44,23 @@ class AllowedHosts:
             return False
         return True
 
+    def is_origin_allowed(self, origin: str) -> bool:
+        """Say whether a page of this origin may send requests: of this machine, or of a name here.
+
+        The page of another address is another's.
+        """
+        scheme, _, host = origin.strip().lower().partition("://")
+        found = _HOST_PATTERN.fullmatch(host) if scheme in ("http", "https") else None
+        if found is None:
+            return False
+        name = (found[1] or found[2]).rstrip(".")
+        if name in self._names:
+            return True
+        try:
+            return ip_address(name).is_loopback
+        except ValueError:
+            return False
+
     def is_request_allowed(self, request: Request) -> bool:
         """Say whether a request names one of them, and no other."""
         hosts = request.headers.getlist("host")

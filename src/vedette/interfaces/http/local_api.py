@@ -266,6 +266,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
             {
                 "target": breaker.target,
                 "state": breaker.state,
+                "why": breaker.why,
                 "retry_us": breaker.retry_us,
                 "waiting": services.parked_runs.count_waiting(breaker.target),
             }

@@ -1,4 +1,4 @@
-"""The server of a fleet's HTTP: ingest, /metrics, /healthz, /readyz."""
+"""The server of a fleet's HTTP: ingest, agents' calls, /metrics, /healthz, /readyz."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from vedette.app.composition_root import App
 
@@ -73,11 +74,21 @@ def build_application(app: App) -> Starlette:
             *push_routes(app),
             *alert_routes(app),
             *operator_api.routes(app),
+            *_agent_routes(app),
             Route("/metrics", metrics),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
         ]
     )
+
+
+def _agent_routes(app: App) -> list[Route]:
+    if not app.settings.served_agents:
+        return []
+    # What it is made of is loaded by fleets that serve agents alone.
+    from vedette.interfaces.http import agent_api
+
+    return agent_api.routes(app)
 
 
 # How long answers that are on their way may take when the fleet ends.

@@ -151,6 +151,9 @@ def _run(run: Mapping[str, Any], focus: str | None) -> Iterator[StyledLine]:
         if run.get("snapshot"):
             yield "dim", f"  its code {safe_text(run['snapshot'])}"
     waits = f", waits for {run['waits']}" if run["waits"] else ""
+    away = [one for one in run["timeline"] if one["kind"] == "model.away"]
+    if run["waits"] == "model" and away:
+        waits += f" ({safe_text(away[-1]['target'])} is away: {safe_text(away[-1]['what'])})"
     key = f", key {safe_text(run['key'], 200)}" if run["key"] else ""
     yield "text", f"  {run['state']}{waits}, turns {run['turns']}{key}"
     for read in run["reads"]:

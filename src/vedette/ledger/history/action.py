@@ -18,6 +18,7 @@ from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
 from vedette.domain.origin import escape_pointer
 from vedette.domain.row_proof import BadRecord, parse_record
 from vedette.domain.run import ActionRow
+from vedette.domain.sink import find_places
 from vedette.ledger.history.entry_view import (
     AnswerEntry,
     ClaimEntry,
@@ -339,11 +340,8 @@ def _arguments(
     """
     if requested is None:
         return None
-    given, origins, sinks = (
-        proposal.get("args") or {},
-        requested["origins"],
-        set(requested["sinks"]),
-    )
+    given, origins = proposal.get("args") or {}, requested["origins"]
+    sinks = {at for sink in requested["sinks"] for at in find_places(requested["args"], sink)}
     named = {f"/{escape_pointer(name)}": (each or {}).get("ref") for name, each in given.items()}
     drawn = {**(record.get("sources") or {}), **{at: ref for at, ref in named.items() if ref}}
     # Where a part has something of its own to show: nothing is looked for below any other place.

@@ -74,6 +74,8 @@ class ReportCounts:
             why = str(entry.why or ("(erased)" if entry.erased else "?"))
             # The first line says what it was; the rest differs from event to event.
             self._count_exception(kind, entry, why.split("\n")[0][:120])
+        elif kind == "model.away":
+            self._count_exception(kind, entry, f"{entry.get('target')}: {entry.get('what')}")
         elif kind == "hold.expired":
             self._count_exception(kind, entry, "nobody answered in time")
         elif kind == "store.opened":
@@ -225,7 +227,7 @@ class ReportCounts:
 
 _ORDER = (
     "run.dead", "effect.unknown", "effect.failed", "effect.started", "effect.intended",
-    "event.refused", "action.refused", "hold.expired", "denied",
+    "model.away", "event.refused", "action.refused", "hold.expired", "denied",
 )  # fmt: skip
 _STATE_REASONS = {
     "unknown": "it may have happened",

@@ -211,6 +211,29 @@ async def test_a_call_is_the_request_that_is_declared(shop: Shop) -> None:
     assert "Authorization" not in headers
 
 
+def test_a_fraction_is_written_as_json_writes_it() -> None:
+    spec = {"url": "/pay/{sum}?rate={rate}", "body": {"sum": "{sum}", "note": "at {rate}"}}
+    request = build_request(spec, {"sum": 12.5, "rate": 0.000003}, "k")
+    assert request.target == "/pay/12.5?rate=0.000003"
+    assert request.body == {"sum": 12.5, "note": "at 0.000003"}
+
+
+def test_null_is_sent_as_null_and_what_was_left_out_is_left_out() -> None:
+    spec = {
+        "method": "PUT", "url": "/issues?of={of}",
+        "body": {"assignee": "{who}", "all": ["{who}"], "note": "for {of}", "id": 1},
+    }  # fmt: skip
+    given = build_request(spec, {"who": None}, "k")
+    assert given.body == {"assignee": None, "all": [None], "note": "for ", "id": 1}
+    assert given.target == "/issues"
+    assert build_request(spec, {}, "k").body == {"all": [], "note": "for ", "id": 1}
+    for template in ({"url": "/issues/{who}"}, {"url": "/issues?of={who}"},
+                     {"url": "/issues", "body": {"note": "for {who}"}},
+                     {"url": "/issues", "headers": {"X-Who": "{who}"}}):  # fmt: skip
+        with pytest.raises(BadArgument):
+            build_request(template, {"who": None}, "k")
+
+
 @pytest.mark.parametrize(
     ("readers", "expected"),
     [(frozenset({"b@harbour.example", "a@harbour.example"}), "a@harbour.example,b@harbour.example"),
@@ -226,7 +249,7 @@ async def test_who_may_read_it_goes_along(shop: Shop, readers: Readers, expected
 @pytest.mark.parametrize(
     "item",
     ["..", ".", "...", "", "../admin", "a/b", "a\\b", "%2e%2e", "a%2fb", "a\r\nX: y", "a\0", "\x7f",
-     "\ud800", "x" * 2001, None, ["a"], 1.5],
+     "\ud800", "x" * 2001, None, ["a"], float("nan")],
 )  # fmt: skip
 async def test_an_argument_stays_in_its_segment(shop: Shop, item: Any) -> None:
     """Nothing is sent, and it is for good: the same argument would be the same tomorrow."""
@@ -712,12 +735,23 @@ def test_a_wrong_target_is_told(tmp_path: Path, table: str, expected: str) -> No
     assert load_settings(file).targets["shop"]["kind"] == "http"
 
 
+WORDS = "wire.send, verb: send, resource: wire, args: {to: string, text: string}"
+
+
+def by_schema(to: str = "string", text: str = "string") -> str:
+    properties = f"{{to: {{type: {to}}}, text: {{type: {text}}}}}"
+    schema = f"{{type: object, properties: {properties}, required: [to, text]}}"
+    return WORDS.partition("args:")[0] + f"schema: {schema}"
+
+
 # --- vedette check -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
+        (WORDS, by_schema(to="[string, 'null']"), "'to' may be null, which has no form in the URL"),
+        (WORDS, by_schema(text="[string, 'null']"), None),
         ("/items/{to}", "https://api.example/items/{to}", "no path"),
         ("/items/{to}", "//evil.example/{to}", "no path"),
         ("/items/{to}", "/../{to}", "goes up"),

@@ -173,3 +173,36 @@ def test_engines_agree_with_opa(opa: str) -> None:
             assert strict == expected, request
     # The agreement means something only if all three outcomes are among the answers.
     assert min(counts.get(outcome, 0) for outcome in ("permit", "hold", "deny")) > MANY // 20
+
+
+# --- numbers of arguments ---------------------------------------------------------------------
+
+LIMIT = b"""\
+package vedette.denies
+
+deny contains "denies.amount" if {
+	is_number(input.action.args.amount)
+	input.action.args.amount >= 499.99
+}
+
+deny contains "denies.exact" if input.action.args.amount == 0.000003
+"""
+
+
+@pytest.mark.parametrize(
+    ("amount", "rules"),
+    [
+        (499.98, []), (499.99, ["denies.amount"]), (500, ["denies.amount"]), (0.1, []),
+        (1e-7, []), (0.000003, ["denies.exact"]), (-0.5, []), (499.9899999999999, []),
+        (2**53 - 1, ["denies.amount"]), ("499.99", []),
+    ],
+)  # fmt: skip
+def test_a_rule_compares_an_argument_as_a_number(
+    make: Make, amount: float | str, rules: list[str]
+) -> None:
+    files = {**BUNDLE.files, "vedette/denies/amount.rego": LIMIT}
+    engine = make(Bundle.of(files))
+    name, request = golden_requests(mount(files))[0]
+    request["action"]["args"] |= {"amount": amount}
+    decision = parse_decision(engine.decide(orjson.dumps(request)))
+    assert [each for each in decision.reasons if each.startswith("denies.")] == rules, name

@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
+from vedette.adapters.reasoners.adk.answer import read_usage
 from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools
+from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools, offer_references
 from vedette.config.agent_folder import release_digest
+from vedette.domain.action import encode_arguments
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
+from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.schema_check import find_schema_problems
 from vedette.testing.scripted import Hang, RecordedPrompt, ScriptedModel, ScriptEntry, ToolCall
 
 if TYPE_CHECKING:
@@ -126,10 +131,19 @@ FILED = {
     "tool": "mail.file",
     "args": {"message": {"ref": "/event/subject"}, "folder": {"value": "Invoices"}},
 }
-SENT = {
-    "tool": "mail.send",
-    "args": {"to": {"ref": "/registry/oncall"}, "text": {"value": "Please look."}},
-}
+
+
+def told(thought: ReasonerJudgement, *answers: dict[str, Any]) -> dict[str, Any]:
+    """Return a turn as the line briefs of it: the judgement that was recorded, what came of it."""
+    rows = [
+        {"tool": p.tool, "args": encode_arguments(p.args), "why": p.why, "confidence": p.confidence}
+        for p in thought.proposals
+    ]
+    assert thought.model_turn is not None
+    model = orjson.loads(orjson.dumps(thought.model_turn.to_json()))
+    return {
+        "proposals": rows, "label": thought.label, "answers": list(answers), "model": model,
+    }  # fmt: skip
 
 
 # --- several turns ----------------------------------------------------------------------------
@@ -147,7 +161,7 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert model.prompts[0].instruction.startswith("Sort. Braces {stay} as they are.")
 
     denied = {"tool": "mail.file", "ordinal": 0, "status": "not permitted"}
-    turns = [recorded(FILED, answers=[denied])]
+    turns = [told(thought, denied)]
     second, model = reasoner(folder, script)
     thought = await second.reason(briefing(turn=2, turns=tuple(turns)))
     assert [p.tool for p in thought.proposals] == ["mail.send"]
@@ -155,7 +169,7 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert model.prompts[0].calls == (("mail_file", dict(FILE.args)),)
 
     done = {"tool": "mail.send", "ordinal": 0, "status": "done", "data": {"id": "out-1"}}
-    turns.append(recorded(SENT, answers=[done]))
+    turns.append(told(thought, done))
     third, model = reasoner(folder, script)
     thought = await third.reason(briefing(turn=3, turns=tuple(turns)))
     assert thought.final
@@ -169,11 +183,11 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert len(model.prompts[0].texts) == 1
 
 
-async def test_every_recorded_call_has_an_answer(folder: Path) -> None:
+async def test_every_call_has_an_answer(folder: Path) -> None:
     """One that was no action has none in the record: models take no call without an answer."""
-    made_up = {"tool": "mail.shred", "args": {"all": {"value": True}}}
+    first, _ = reasoner(folder, [[ToolCall("mail.shred", {"all": True}), FILE]])
     done = {"tool": "mail.file", "ordinal": 1, "status": "done", "data": {}}
-    turn = recorded(made_up, FILED, answers=[done])
+    turn = told(await first.reason(briefing()), done)
     made, model = reasoner(folder, ["unused", "Done."])
     assert (await made.reason(briefing(turn=2, turns=(turn,)))).final
     assert [name for name, _ in model.prompts[0].calls] == ["mail_shred", "mail_file"]
@@ -185,17 +199,29 @@ async def test_an_outcome_is_numbered_only_while_that_is_certain(folder: Path) -
     """A failure may or may not have left an outcome: numbers after it would be guesses."""
     failed = {"tool": "mail.file", "ordinal": 0, "status": "failed"}
     done = {"tool": "mail.file", "ordinal": 1, "status": "done", "data": {}}
-    made, model = reasoner(folder, ["unused", "Done."])
-    turn = recorded(FILED, FILED, answers=[failed, done])
+    made, model = reasoner(folder, [[FILE, FILE], "Done."])
+    turn = told(await made.reason(briefing()), failed, done)
     await made.reason(briefing(turn=2, turns=(turn,)))
-    assert [answer.get("ref") for answer in model.prompts[0].answers] == [None, None]
+    assert [answer.get("ref") for answer in model.prompts[1].answers] == [None, None]
 
 
-async def test_a_turn_without_calls_in_the_record(folder: Path) -> None:
-    made, model = reasoner(folder, ["unused", FILE])
-    thought = await made.reason(briefing(turn=2, turns=(recorded(answers=[]),)))
+async def test_a_turn_of_before_answers_were_kept_is_told_in_the_opening(folder: Path) -> None:
+    """Nothing that the ledger does not have is made up: no call is put into the model's mouth."""
+    done = {"tool": "mail.file", "ordinal": 0, "status": "done", "data": {"id": "7"}}
+    made, model = reasoner(folder, ["unused", FILE, "Done."])
+    old = recorded(FILED, answers=[done])
+    thought = await made.reason(briefing(turn=2, turns=(old,)))
     assert len(thought.proposals) == 1
-    assert model.prompts[0].turn == 1
+    (prompt,) = model.prompts
+    assert (prompt.turn, prompt.calls, prompt.answers) == (1, (), ())
+    told_turns = PART.findall(prompt.texts[0])[-1]
+    call = {"tool": "mail_file", "args": dict(FILE.args), "status": "done", "data": {"id": "7"}}
+    assert told_turns[0] == "turns"
+    assert orjson.loads(told_turns[1]) == [{"calls": [{**call, "ref": "ref:/outcome/0"}]}]
+
+    await made.reason(briefing(turn=3, turns=(old, told(thought, done))))
+    assert model.prompts[1].texts == prompt.texts, "the opening stays as it was"
+    assert model.prompts[1].answers[0]["ref"] == "ref:/outcome/1"
 
 
 # --- calls become proposals -------------------------------------------------------------------
@@ -334,7 +360,8 @@ EXTRA = {
     "toolset": ("tools=[Everything()]", "Everything"),
     "agent as tool": ("tools=[AgentTool(LlmAgent(name='c', model='none'))]", "tool c"),
     "tool with hands": ("tools=[Hands(*hands())]", "mail_file"),
-    "tool of other arguments": ("tools=[widened()]", "mail.file"),
+    "tool of other arguments": ("tools=[widened(args={'x': 'object'})]", "mail.file"),
+    "tool of a schema": ("tools=[widened(args={}, schema=SCHEMA)]", "mail.file"),
 }
 HEAD = """\
 from pathlib import Path
@@ -359,10 +386,14 @@ def hands():
     return ToolFile(name="mail.file", verb="move", resource="mailbox", settles="none",
                     args=args, sinks=[], function="f"), ""
 
-def widened():
+def widened(**other):
     shape, about = hands()
     given = {name: getattr(shape, name) for name in shape.model_fields_set}
-    return DeclaredTool(ToolFile(**{**given, "args": {"x": "object"}}), about)
+    return DeclaredTool(ToolFile(**{**given, **other}), about)
+
+# Of the same names and kinds as are declared.
+SCHEMA = {"type": "object", "required": ["message", "folder"],
+          "properties": {name: {"type": "string"} for name in ("message", "folder")}}
 
 """
 
@@ -428,7 +459,7 @@ async def test_a_call_that_the_plugin_did_not_see_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third lock: should ADK ever let a call pass the plugin, nothing of the turn is taken."""
-    from vedette.adapters.reasoners.adk.tools import Capture
+    from vedette.adapters.reasoners.adk.capture import Capture
 
     honest = Capture.before_tool_callback
 
@@ -457,10 +488,19 @@ async def test_a_model_that_does_not_answer_is_given_up(folder: Path) -> None:
     assert not left
 
 
-@pytest.mark.parametrize("error", [RuntimeError("429 quota"), ValueError("odd"), TimeoutError()])
-async def test_an_error_of_the_model_is_temporary(folder: Path, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("429 quota"), "RuntimeError: 429 quota"),
+        (ValueError("odd"), "ValueError: odd"),
+        (TimeoutError(), "did not answer in time"),
+    ],
+)
+async def test_an_error_of_the_model_is_temporary(
+    folder: Path, error: Exception, told: str
+) -> None:
     made, _ = reasoner(folder, [error])
-    with pytest.raises(Temporary, match=type(error).__name__):
+    with pytest.raises(Temporary, match=told):
         await made.reason(briefing())
 
 
@@ -542,6 +582,88 @@ async def test_declared_tools_stand_alone(folder: Path) -> None:
     assert send.tool == "mail.send"
 
 
+PAY = """\
+  - name: pay.send
+    verb: pay
+    resource: bank
+    schema: {type: object, properties: {amount: {type: number, maximum: 500}, tags: {type: array,
+      items: {enum: [a, b]}}, note: {type: string}}, required: [amount]}
+    sinks: []
+    settles: none
+    function: send_mail
+"""
+
+
+def test_a_schema_is_declared_with_references_and_calls_come_back(folder: Path) -> None:
+    with (folder / "agent.yaml").open("a") as file:
+        file.write(PAY)
+    tool = declared_tools(folder)[-1]
+    assert isinstance(tool, DeclaredTool)
+    declaration = tool._get_declaration()
+    assert declaration is not None
+    reference = {"type": "string", "pattern": "^ref:/"}
+    assert declaration.parameters_json_schema == {
+        "type": "object", "required": ["amount"],
+        "properties": {
+            "amount": {"anyOf": [{"type": "number", "maximum": 500}, reference]},
+            "tags": {"anyOf": [
+                {"type": "array", "items": {"anyOf": [{"enum": ["a", "b"]}, reference]}}, reference,
+            ]},
+            "note": {"type": "string"},
+        },
+    }  # fmt: skip
+    assert "Any value, of whatever type" in tool.description
+    given = {"amount": 12.5, "tags": ["a"], "note": "0.5", "more": "1.5"}
+    read = tool.read_args(given)
+    assert read == given
+    # A turn's record keeps fractions as texts; the model is shown the numbers that it gave.
+    assert tool.write(encode_arguments(read)) == given
+    drawn = tool.read_args({"amount": "ref:/event/data/sum"})
+    assert drawn == {"amount": Ref("/event/data/sum")}
+    assert tool.write(encode_arguments(drawn)) == {"amount": "ref:/event/data/sum"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "otherwise"),
+    [
+        ({"type": "number"}, [1.5], ["text", None]), ({"const": 1}, [1], [2]),
+        ({"type": ["string", "null"], "format": "email"}, [None], [1]),
+        ({"$ref": "#/$defs/o"}, [{"x": 1}, {"x": "ref:/event/x"}], [{"x": "1"}, {"y": 1}]),
+        ({"oneOf": [{"$ref": "#/$defs/o"}, {"type": "object", "properties": {"x": {"enum": [1]}}}]},
+         [{"x": 2}, {"x": "ref:/event/x"}], [{"x": "1"}]),
+        ({"allOf": [{"type": "object", "properties": {"x": {"minimum": 1, "type": "integer"}}},
+                    {"required": ["x"]}]}, [{"x": 1}, {"x": "ref:/event/x"}], [{"x": 0}, {}]),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
+         [[1], ["ref:/event/x"]], [["1"], [1, "ref:/event/x"]]),
+        ({"type": "object", "additionalProperties": {"type": "number"}},
+         [{"a": 1, "b": "ref:/event/x"}], [{"a": "1"}]),
+        ({"if": {"type": "object"}, "then": {"properties": {"x": {"type": "integer"}}}},
+         [{"x": "ref:/event/x"}, "text"], [{"x": "text"}]),
+    ],
+)  # fmt: skip
+def test_a_model_may_refer_wherever_a_value_may_be(
+    argument: dict[str, Any], given: list[Any], otherwise: list[Any]
+) -> None:
+    """A provider that holds its model to the schema leaves it a reference."""
+    defs = {"o": {"type": "object", "properties": {"x": {"type": "integer"}},
+                  "additionalProperties": False}}  # fmt: skip
+    schema = {"type": "object", "properties": {"a": argument}, "$defs": defs}
+    assert find_schema_problems(schema) == []
+    offered = Draft202012Validator(offer_references(schema))
+    for value in (*given, "ref:/charter/desk"):
+        offered.validate({"a": value})
+    for value in otherwise:
+        assert not offered.is_valid({"a": value})
+
+
+def test_a_schema_that_is_not_taken_is_said_with_its_line(folder: Path) -> None:
+    with (folder / "agent.yaml").open("a") as file:
+        file.write(PAY.replace("maximum", "maximun"))
+    with pytest.raises(BadFleet, match=r"no keyword known here") as caught:
+        declared_tools(folder)
+    assert "schema.properties.amount.maximun" in str(caught.value.where)
+
+
 def test_adks_own_loader_takes_the_folder(folder: Path) -> None:
     """`adk web agents` finds the agent by this loader, under its bare name."""
     code = (
@@ -600,13 +722,11 @@ async def test_a_model_may_write_no_more_than_its_budget(folder: Path) -> None:
 def test_what_a_model_thought_is_counted_as_written() -> None:
     from google.genai.types import GenerateContentResponseUsageMetadata as Usage
 
-    from vedette.adapters.reasoners.adk.reasoner import _tokens
-
     usage = Usage(prompt_token_count=90, candidates_token_count=10, thoughts_token_count=40)
-    assert _tokens(usage) == {"input_tokens": 90, "output_tokens": 50}
+    assert read_usage(usage) == {"input_tokens": 90, "output_tokens": 50}
     usage.total_token_count = 145
-    assert _tokens(usage) == {"input_tokens": 90, "output_tokens": 55}
-    assert _tokens(Usage(candidates_token_count=10)) == {}
+    assert read_usage(usage) == {"input_tokens": 90, "output_tokens": 55}
+    assert read_usage(Usage(candidates_token_count=10)) == {}
 
 
 async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_when_told(

@@ -337,6 +337,17 @@ def test_required_and_not_there_is_refused(
     require_sandbox(replace(settings, isolation=replace(isolation, require_sandbox=False)), found)
 
 
+@pytest.mark.parametrize(("reasoner", "said"), [("adk", True), ("judge", False)])
+def test_where_models_are_asked_without_workers_is_said(
+    tmp_path: Path, reasoner: str, said: bool
+) -> None:
+    settings = replace(Settings.of(tmp_path), isolation=Isolation(False))
+    agents: Any = {"sorter": _Reasoner("sorter", reasoner)}
+    (gap,) = assess_containment(settings, agents).gaps()
+    assert "in the engine's process" in gap
+    assert ("models are asked" in gap) == said
+
+
 class _Reasoner:
     def __init__(self, name: str, reasoner: str) -> None:
         self.name, self.reasoner, self.tools = name, reasoner, dict[str, Any]()

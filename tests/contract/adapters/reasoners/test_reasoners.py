@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 import pytest
 from msgspec.structs import replace
+from tests.gemini_server import model_server
+from tests.model_workers import models
 from tests.remote import gateway
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
@@ -60,6 +62,9 @@ WANTED = Proposal(
 )
 
 
+ARGS = {"message": "ref:/event/subject", "folder": "ref:/charter/folders/invoice"}
+
+
 class Sorter(Judge):
     """The same wish, as a judge without state."""
 
@@ -96,7 +101,10 @@ WORKERS = {"sorting worker": "Sorter", "counting worker": "Counter"}
 REMOTE = {"counting remote worker": "Counter"}
 
 
-@pytest.fixture(params=["judge", "judge with state", *WORKERS, *REMOTE, "scripted", "adk"])
+IN_PROCESS = ("judge", "judge with state", "scripted", "adk")
+
+
+@pytest.fixture(params=[*IN_PROCESS, *WORKERS, *REMOTE, "adk in a worker"])
 async def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reasoner]:
     if request.param in REMOTE:
         write_code(tmp_path / "agents" / "sorter", REMOTE[request.param])
@@ -109,6 +117,11 @@ async def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         pool = WorkerPool(tmp_path / "state")
         yield WorkerReasoner(pool, lambda _agent: JudgeSpec(str(folder), briefing().charter))
         pool.close()
+    elif request.param == "adk in a worker":
+        folder = write_agent(tmp_path, AGENT_PY.replace('"none"', '"gemini-2.5-flash"'))
+        with model_server(("mail_file", ARGS)) as server, models(tmp_path) as there:
+            await there.prepare("sorter", folder, server)
+            yield there.reasoner
     else:
         yield in_process(request.param, tmp_path)
 
@@ -130,13 +143,17 @@ def in_process(kind: str, tmp_path: Path) -> Reasoner:
         return InProcessReasoner(lambda _agent: Counter({}, ()))
     if kind == "scripted":
         return ScriptedReasoner([thought_of_script()])
+    model = ScriptedModel([ToolCall("mail.file", ARGS)])
+    return AdkReasoner({"sorter": write_agent(tmp_path, AGENT_PY)}, model_for=model.model_for)
+
+
+def write_agent(tmp_path: Path, code: str) -> Path:
+    """Write the folder of an agent that a model reasons for."""
     folder = tmp_path / "sorter"
     folder.mkdir()
     (folder / "agent.yaml").write_text(AGENT_YAML)
-    (folder / "agent.py").write_text(AGENT_PY)
-    args = {"message": "ref:/event/subject", "folder": "ref:/charter/folders/invoice"}
-    model = ScriptedModel([ToolCall("mail.file", args)])
-    return AdkReasoner({"sorter": folder}, model_for=model.model_for)
+    (folder / "agent.py").write_text(code)
+    return folder
 
 
 def briefing() -> Briefing:

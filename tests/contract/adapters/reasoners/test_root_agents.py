@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.contract.adapters.reasoners.test_adk_reasoner import AGENT_PY, AGENT_YAML, write
+from tests.gemini_server import model_server
 from tests.workers import LIMITS, Crew, until
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.adapters.reasoners.adk.root_agent import describe_root_agent, read_root_agent
 from vedette.adapters.reasoners.adk.tools import read_declared_tools
-from vedette.adapters.reasoners.workers import supervisor
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
-from vedette.app.workers import Containment, build_root_describer
+from vedette.app.workers import Containment
 from vedette.config.agent_folder import release_digest
-from vedette.config.settings import Isolation, Settings
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.testing.harness import checkout
 from vedette.testing.toy_fleet import World, toy_fleet
-
-if TYPE_CHECKING:
-    from google.adk.models.llm_request import LlmRequest
-    from google.adk.models.llm_response import LlmResponse
 
 MISSING = protection().gaps()
 SHIPPED = ("anomaly_detection", "content_moderation", "inbox_triage", "memory_curator")
@@ -63,56 +56,34 @@ def made_again(folder: Path, said: object) -> Any:
 # --- in a worker ------------------------------------------------------------------------------
 
 
-async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(tmp_path: Path) -> None:
+async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Model and instruction are the agent's own; another release is read in a worker too."""
-    requests, before = registered_echo(), imported("worker")
+    before = imported("worker")
     fleet = toy_fleet(tmp_path, World(), reasoner="adk", workers=True)
     code = fleet.content / "agents" / "worker" / "agent.py"
-    mine = code.read_text().replace('"none"', "f'echo-{__import__(\"os\").getpid()}'")
-    assert mine != code.read_text()
-    code.write_text(mine)
-    async with fleet:
-        for at, instruction in enumerate(("Do what is asked.", "Do {braces} as they are.")):
-            code.write_text(mine.replace("Do what is asked.", instruction))
-            event = Event("test", f"e{at}", "worker.job", "k", None, {})
-            if at:
-                done = await fleet.app.releases.release(fleet.order(), "worker")
-                assert done["changed"]
-            await fleet.send(event)
-            await fleet.wait_until_idle()
-            assert [run.state for run in fleet.runs(event)] == ["done"]
-            model, described = requests.pop()
-            assert model.startswith("echo-")
-            assert model != f"echo-{os.getpid()}", "it was read in a process of its own"
-            assert described.startswith(instruction)
-        assert requests == []
-        assert (fleet.app.containment or Containment(None, "none")).gaps() == MISSING
+    mine = code.read_text().replace('"none"', '"gemini-2.5-flash"')
+    with model_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        code.write_text(mine)
+        async with fleet:
+            for at, instruction in enumerate(("Do what is asked.", "Do {braces} as they are.")):
+                code.write_text(mine.replace("Do what is asked.", instruction))
+                event = Event("test", f"e{at}", "worker.job", "k", None, {})
+                if at:
+                    done = await fleet.app.releases.release(fleet.order(), "worker")
+                    assert done["changed"]
+                await fleet.send(event)
+                await fleet.wait_until_idle()
+                assert [run.state for run in fleet.runs(event)] == ["done"]
+                said = server.bodies.pop()["systemInstruction"]["parts"][0]["text"]
+                assert said.startswith(instruction)
+            assert server.bodies == []
+            assert (fleet.app.containment or Containment(None, "none")).gaps() == MISSING
     # What another test had imported may go meanwhile.
     assert imported("worker").items() <= before.items()
-
-
-def registered_echo() -> list[tuple[str, str]]:
-    """Have ADK know models named `echo-…`; return what they are asked: name and instruction."""
-    from google.adk.models.base_llm import BaseLlm
-    from google.adk.models.llm_response import LlmResponse
-    from google.adk.models.registry import LLMRegistry
-    from google.genai import types
-
-    requests: list[tuple[str, str]] = []
-
-    class Echo(BaseLlm):
-        @classmethod
-        def supported_models(cls) -> list[str]:
-            return ["echo-.*"]
-
-        async def generate_content_async(
-            self, llm_request: LlmRequest, stream: bool = False
-        ) -> AsyncGenerator[LlmResponse, None]:
-            requests.append((self.model, str(llm_request.config.system_instruction)))
-            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="done")]))
-
-    LLMRegistry.register(Echo)
-    return requests
 
 
 SILENT = """
@@ -223,44 +194,20 @@ async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> No
     assert ran.exists(), "the control: what runs is seen"
 
 
-# --- by the fleet -----------------------------------------------------------------------------
-
-
-def settings_of(folder: Path, *, box: bool) -> Settings:
-    state, agents, policies, memory = map(folder.joinpath, ("state", "agents", "policies", "bank"))
-    isolation = Isolation(True, sandbox=box)
-    return Settings(folder, "fleet", state, agents, policies, memory, isolation=isolation)
-
-
 async def test_two_releases_at_once_are_both_told_and_leave_nothing(tmp_path: Path) -> None:
     folders = [write(tmp_path / name) for name in ("one", "two")]
-    describe = build_root_describer(settings_of(tmp_path, box=True))
-    queries = (describe({"sorter": (folder, release_digest(folder))}) for folder in folders)
-    found = await asyncio.gather(*queries)
-    assert [one["sorter"]["name"] for one in found] == ["sorter", "sorter"]
-    scratch = tmp_path / "state" / "models" / "scratch"
-    await until(lambda: list(scratch.iterdir()) == [])
-
-
-STOPS = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
-
-
-async def test_a_worker_s_fork_server_that_does_not_end_keeps_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Outside a box, code can stop the process that started it; the loop turns on meanwhile."""
-    monkeypatch.setattr(supervisor, "LINGER_S", 2.0)
-    folder = write(tmp_path, STOPS + AGENT_PY)
-    describe = build_root_describer(settings_of(tmp_path, box=False))
-    task = asyncio.ensure_future(describe({"sorter": (folder, release_digest(folder))}))
-    longest, began = 0.0, time.monotonic()
-    before = began
-    while not task.done():
-        await asyncio.sleep(0.01)
-        longest, before = max(longest, time.monotonic() - before), time.monotonic()
-    assert (await task)["sorter"]["name"] == "sorter"
-    assert time.monotonic() - began > 2.0, "it was waited for"
-    assert longest < 1.5
+    crew = Crew(tmp_path / "crew", LIMITS, preload=("adapters.reasoners.adk.root_agent",))
+    try:
+        queries = (
+            describe_in_worker(crew.pool, "sorter", folder, release_digest(folder))
+            for folder in folders
+        )
+        found = await asyncio.gather(*queries)
+        assert [one["name"] for one in found] == ["sorter", "sorter"]
+        scratch = tmp_path / "crew" / "state" / "scratch"
+        await until(lambda: list(scratch.iterdir()) == [])
+    finally:
+        crew.pool.close()
 
 
 # --- what is told, and what is made of it -----------------------------------------------------
@@ -364,55 +311,45 @@ def test_a_lie_about_a_root_agent_is_refused(tmp_path: Path, change: Change) -> 
     assert str(refused.value).isprintable()
 
 
-async def reasoner_of(folder: Path, release: str, **changes: Any) -> AdkReasoner:
+def reasoner_of(folder: Path, release: str, **changes: Any) -> AdkReasoner:
     said = {**described(folder), **changes}
-
-    async def describe(wanted: object) -> dict[str, Any]:
-        return {"sorter": said}
-
-    return await AdkReasoner.from_workers(
-        {"sorter": folder}, describe, bounds={}, releases={"sorter": release}
+    return AdkReasoner(
+        {"sorter": folder}, releases={"sorter": release}, descriptions={"sorter": said}
     )
 
 
-UNKNOWN = ["nonsense", "openai/gpt-4o", "openai:gpt-4o", "claude-9", "of-its-own-\x1b[2J"]
+UNKNOWN = ["nonsense", "nobody/model-1", "nobody:model-1", "claudia-9", "of-its-own-\x1b[2J"]
 
 
 @pytest.mark.parametrize("model", UNKNOWN)
-async def test_a_model_that_nobody_serves_does_not_go_live(tmp_path: Path, model: str) -> None:
-    """ADK knows it by a package that is not here, by code of the worker's, or not at all."""
+def test_a_model_that_nobody_serves_does_not_go_live(tmp_path: Path, model: str) -> None:
+    """ADK knows it by code of the worker's, or not at all."""
     folder = write(tmp_path)
     release = release_digest(folder)
-    await reasoner_of(folder, release, model="gemini-2.5-flash")
+    reasoner_of(folder, release, model="gemini-2.5-flash")
     with pytest.raises(BadFleet, match="is none that is known here") as refused:
-        await reasoner_of(folder, release, model=model)
+        reasoner_of(folder, release, model=model)
     assert refused.value.where == "sorter/agent.py"
     assert refused.value.mend
     assert str(refused.value).isprintable()
 
 
-async def test_the_tools_of_another_release_are_not_taken(tmp_path: Path) -> None:
+def test_the_tools_of_another_release_are_not_taken(tmp_path: Path) -> None:
     """Worker and engine read the same files, or nothing comes of it."""
     folder = write(tmp_path)
     release = release_digest(folder)
     (folder / "agent.yaml").write_text(AGENT_YAML.replace("high_impact: true", ""))
     with pytest.raises(BadFleet) as refused:
-        await reasoner_of(folder, release, model="gemini-2.5-flash")
+        reasoner_of(folder, release, model="gemini-2.5-flash")
     assert refused.value.code == "release-changed"
 
 
 @pytest.mark.parametrize("said", [None, [], {}, "root", 7])
-async def test_who_tells_nothing_has_no_code_imported_here(tmp_path: Path, said: object) -> None:
+def test_who_tells_nothing_has_no_code_imported_here(tmp_path: Path, said: object) -> None:
     folder = write(tmp_path)
     before = imported()
-
-    async def describe(wanted: object) -> dict[str, Any]:
-        return {"sorter": said}
-
     with pytest.raises(BadFleet, match=r"agent\.py"):
-        await AdkReasoner.from_workers(
-            {"sorter": folder}, describe, bounds={}, releases={"sorter": release_digest(folder)}
-        )
+        AdkReasoner({"sorter": folder}, descriptions={"sorter": said})
     assert imported() == before
 
 

@@ -37,6 +37,10 @@ run "with_people_and_a_mailbox" {
     mailbox        = { server = "10.0.0.2", path = "/mail" }
     readers        = ["group:compliance@harbourlights.example"]
     target_secrets = ["oncall-token"]
+    models = {
+      fast = { provider = "gemini", model = "gemini-3-flash", key_secret = "gemini-key", calls_per_minute = 60, fallback = "deep" }
+      deep = { provider = "vertex", model = "gemini-3-pro", timeout = "2m" }
+    }
     streams = {
       metrics = {
         types      = ["metric.point"]

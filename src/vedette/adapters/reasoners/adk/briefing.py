@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vedette.domain.base.canonical import normalized_json
-from vedette.domain.memory import Briefing
+from vedette.domain.memory import Briefing, Memory
 
 _RULES = """\
 One event woke you. Below is what you may know of it.
@@ -20,14 +21,13 @@ without a call when nothing more is to be done."""
 _UNSAFE = re.compile(r"[<>&]|[^\x20-\x7e]")
 
 
-def briefing_text(briefing: Briefing) -> str:
-    """Return a briefing as ADK's model reads it: rules, then each part fenced as data."""
+def briefing_text(briefing: Briefing, past: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return a briefing as ADK's model reads it: rules, then each part fenced as data.
+
+    `past` are the run's earlier turns, where they are told and not given back.
+    """
     event = briefing.event
-    memories = [
-        {"id": memory.id, "cite": memory.cite(), "kind": memory.kind, "label": memory.label,
-         "topics": list(memory.topics), "text": memory.text}
-        for memory in briefing.memories
-    ]  # fmt: skip
+    memories = [shown_memory(memory) for memory in briefing.memories]
     seen = {
         "source": event.source, "id": event.id, "type": event.type, "subject": event.subject,
         "time": event.time, "data": event.data,
@@ -39,7 +39,17 @@ def briefing_text(briefing: Briefing) -> str:
         _fence("row", "/row", dict(briefing.row)),
         _fence("event", "/event", seen),
     ]
+    if past:
+        parts.append(_fence("turns", "/outcome", list(past)))
     return "\n\n".join([_RULES, *parts])
+
+
+def shown_memory(memory: Memory) -> dict[str, Any]:
+    """Return what a model is shown of a memory."""
+    return {
+        "id": memory.id, "cite": memory.cite(), "kind": memory.kind, "label": memory.label,
+        "topics": list(memory.topics), "text": memory.text,
+    }  # fmt: skip
 
 
 def _fence(name: str, place: str, value: Any) -> str:

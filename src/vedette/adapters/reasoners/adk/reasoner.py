@@ -1,10 +1,9 @@
 """The Reasoner port on ADK: one model turn of a folder's `root_agent` for each briefing.
 
-ADK is the turn engine and nothing more. Its session is built anew from the briefing for every
-turn, so that all there is to a run stands in our own record: the event and what else the run
-knows, fenced as data; then, for each recorded turn, the model's calls and what came of them. The
-model is asked once; its calls become proposals and no tool runs. ADK itself is imported when a
-reasoner is made, so a fleet of judges never pays for it.
+ADK is the turn engine and nothing more. Its session is empty; what the model is asked is composed
+out of our own record (`conversation`), in which the model's answers stand to the letter. The model
+is asked once; its calls become proposals and no tool runs. ADK itself is imported when a reasoner
+is made, so a fleet of judges never pays for it.
 """
 
 from __future__ import annotations
@@ -12,47 +11,55 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import re
+import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from vedette.adapters.reasoners.adk.briefing import briefing_text
+from vedette.adapters.reasoners.adk.answer import Answer, check_answer
+from vedette.adapters.reasoners.adk.conversation import Prompt, compose_prompt, has_begun_anew
+from vedette.adapters.reasoners.adk.model import AskedModel
+from vedette.adapters.reasoners.adk.provider_errors import explain_failure, tell_error
+from vedette.adapters.reasoners.adk.wire import Speaker, describe_speaker
 from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
-from vedette.domain.base.errors import BadFleet, Permanent, Temporary
-from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
+from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.memory import Briefing
+from vedette.domain.model_turn import (
+    UNCHARGED,
+    ModelAway,
+    ModelError,
+    ModelFailed,
+    ModelNotAsked,
+    ModelTurn,
+    ModelUse,
+    RequestRefused,
+)
 from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
-    from google.adk.events.event import Event as AdkEvent
     from google.adk.models.base_llm import BaseLlm
     from google.genai import types
 
-    from vedette.adapters.reasoners.adk.tools import Capture, DeclaredTool
+    from vedette.adapters.reasoners.adk.capture import Capture
+    from vedette.adapters.reasoners.adk.tools import DeclaredTool
 
 # Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
 _NOT_DESCRIBED: Any = object()
-
-# Returns what is told of root_agents by the names of their agents, each with its folder and
-# release. See `read_root_agent`.
-Describe = Callable[[Mapping[str, tuple[Path, str]]], Awaitable[Mapping[str, Any]]]
 
 # A language model has no calibrated confidence: it is a constant, per agent in its charter, that
 # somebody measured. Until then a model is sure of nothing, and a person decides.
 CONFIDENCE_KEY = "model_confidence"
 CONFIDENCE = 0.0
-MAX_CALLS = 32
 
 _TEXT = 2000
 _USER = "engine"
-_CONTINUE = "Nothing was proposed in that turn. Go on."
 
 
 class _LoadedAgent(Struct, frozen=True):
@@ -62,26 +69,20 @@ class _LoadedAgent(Struct, frozen=True):
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
     max_input: int | None = None
-
-
-class _TurnOutput(Struct):
-    """What came out of one turn."""
-
-    texts: list[str] = field(default_factory=list)
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    trouble: str = ""
-    tokens: dict[str, int] = field(default_factory=dict)
+    # By entry of [models]: the same agent, that asks it.
+    by_model: dict[str, LlmAgent] = field(default_factory=dict)
 
 
 class AdkReasoner(StatelessReasoner):
     """The reasoner that asks each agent's root_agent by ADK. Holds no state between turns.
 
     `folders` maps agents to their folders, `releases` to the digests that these must have (who is
-    not among them is tried as it lies there). `model_for` gives the model of an agent in place of
-    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds` the
-    tokens that a call of an agent may read and write: what may be more is not asked. Who is in
-    `descriptions` is made of what a worker told of its root_agent (`read_root_agent`), and none of
-    its code runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a
+    not among them is tried as it lies there). `models` are asked by the name that a briefing gives.
+    `model_for` gives the model of an agent in place of the one that its root_agent names (tests,
+    rehearsals). `timeout_s` bounds one turn, `bounds` the tokens that a call of an agent may read
+    and write: what may be more is not asked. Who is in `descriptions` is made of what a worker told
+    of its root_agent (`read_root_agent`), and none of its code runs here (None of one that has
+    no agent.py); of the others `agent.py` is imported. Raises BadFleet at construction if a
     root_agent could do more than propose (`check_root_agent`).
     """
 
@@ -94,11 +95,12 @@ class AdkReasoner(StatelessReasoner):
         bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
         releases: Mapping[str, str] | None = None,
         descriptions: Mapping[str, Any] | None = None,
+        models: Mapping[str, AskedModel] | None = None,
     ) -> None:
         import_adk()
         bounds, releases, descriptions = bounds or {}, releases or {}, descriptions or {}
         self._timeout_s = timeout_s
-        self._describe: Describe | None = None
+        self._models = models or {}
         self._model_for = model_for
         self._agents = {
             name: self._load(
@@ -110,28 +112,6 @@ class AdkReasoner(StatelessReasoner):
             )
             for name, folder in folders.items()
         }
-
-    @classmethod
-    async def from_workers(
-        cls,
-        folders: Mapping[str, Path],
-        describe: Describe,
-        *,
-        bounds: Mapping[str, tuple[int | None, int | None]],
-        releases: Mapping[str, str],
-    ) -> AdkReasoner:
-        """Return one that has none of the agents' code imported here: it goes by what it is told.
-
-        `describe` is asked for all root_agents, and for one at a later release. Raises what that
-        does, and BadFleet as the construction.
-        """
-        wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
-        # Workers import ADK too, at the same time.
-        descriptions, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
-        descriptions = {name: descriptions[name] for name in folders}
-        made = cls(folders, bounds=bounds, releases=releases, descriptions=descriptions)
-        made._describe = describe
-        return made
 
     def _load(
         self,
@@ -150,11 +130,8 @@ class AdkReasoner(StatelessReasoner):
 
         Raises BadFleet as the construction does; then the present one stays.
         """
-        description = _NOT_DESCRIBED
-        if self._describe is not None:
-            description = (await self._describe({name: (folder, release)}))[name]
         ready, imported = isolate_imports(
-            name, lambda: self._load(name, folder, release, bounds, description)
+            name, lambda: self._load(name, folder, release, bounds, _NOT_DESCRIBED)
         )
 
         def place() -> None:
@@ -163,84 +140,135 @@ class AdkReasoner(StatelessReasoner):
 
         return place
 
+    def require_model(self, name: str | None) -> None:
+        """Raise BadFleet if a model, or a fallback of it, lacks its key or its packages."""
+        while name is not None:
+            _ = self._models[name].llm
+            name = self._models[name].fallback
+
+    def forget_key(self, name: str) -> None:
+        """Have a model asked with its key as it is read anew."""
+        self._models[name].forget_key()
+
+    async def close_models(self) -> None:
+        """Let go of the connections to the models."""
+        for asked in self._models.values():
+            await asked.close()
+
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
-        """Ask the model for one turn. Raises Temporary if it fails, is cut short or is late."""
-        from vedette.adapters.reasoners.adk.tools import Capture
+        """Ask the model for one turn. Raises ModelError if there is no turn, with what it cost."""
+        from vedette.adapters.reasoners.adk.capture import Capture, ReadModel
 
         ready = self._agents.get(briefing.agent)
         if ready is None:
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
         confidence = _confidence(briefing)
-        capture = Capture(frozenset(ready.by_function), ready.max_input)
-        output = await self._run_turn(ready, briefing, capture)
-        if [(request.id, request.function) for request in capture.requests] != output.calls:
+        asked = self._models.get(briefing.model)
+        if asked is not None:
+            ready = _with_model(ready, briefing.model, await asked.require())
+        llm = ready.agent.canonical_model
+        speaker = describe_speaker(llm, None if asked is None else asked.route)
+        capture = Capture(
+            frozenset(ready.by_function),
+            lambda room: compose_prompt(briefing, ready.by_name, speaker, room),
+            ready.max_input,
+        )
+        read = ReadModel(model=llm.model, asked=llm, capture=capture)
+        await self._run_turn(ready.agent.clone(update={"model": read}), briefing, capture, asked)
+        answer = check_answer(
+            briefing.agent, capture.answers, capture.model_calls, may_be_empty=_has_called(briefing)
+        )
+        if [(request.function, request.args) for request in capture.requests] != answer.calls:
             raise Permanent("the model's calls and those that the plugin saw are not the same")
-        if output.trouble:
-            raise Temporary(f"the model of {briefing.agent} {output.trouble}")
-        text = "\n".join(output.texts).strip()
-        if not output.calls and not text:
-            raise Temporary(f"the model of {briefing.agent} answered nothing")
-        if len(output.calls) > MAX_CALLS:
-            what = f"made {len(output.calls)} calls in one turn, at most {MAX_CALLS} are taken"
-            raise Temporary(f"the model of {briefing.agent} {what}")
+        assert capture.prompt is not None
         proposals = tuple(
-            _to_proposal(ready, request.function, request.args, text, confidence)
-            for request in capture.requests
+            _to_proposal(ready, function, args, answer.text, confidence)
+            for function, args in answer.calls
         )
         return ReasonerJudgement(
             label=_label(ready, proposals),
             confidence=confidence,
             proposals=proposals,
-            detail={"text": text[:_TEXT], "tokens": output.tokens},
+            detail={"text": answer.text[:_TEXT], "tokens": answer.spent},
             final=not proposals,
             model_calls=capture.model_calls,
-            spent=output.tokens,
+            spent=answer.spent,
+            model_turn=_record_turn(speaker, capture.prompt, answer),
         )
 
     async def _run_turn(
-        self, ready: _LoadedAgent, briefing: Briefing, capture: Capture
-    ) -> _TurnOutput:
-        """Run one turn on ADK's Runner, from a session that holds this briefing and no more."""
+        self, agent: LlmAgent, briefing: Briefing, capture: Capture, asked: AskedModel | None
+    ) -> None:
+        """Run one turn on ADK's Runner, whose session holds nothing: `capture` says what is asked.
+
+        Raises ModelError if the model fails, or its provider refuses the request.
+        """
         from google.adk.agents.run_config import RunConfig
         from google.adk.apps import App
         from google.adk.runners import Runner
         from google.adk.sessions.in_memory_session_service import InMemorySessionService
+        from google.genai import types
 
-        name = ready.agent.name
-        past, message = _history(ready, briefing)
         sessions = InMemorySessionService()
-        session = await sessions.create_session(
-            app_name=name, user_id=_USER, session_id=briefing.run
-        )
-        for event in past:
-            await sessions.append_event(session, event)
-        app = App(name=name, root_agent=ready.agent, plugins=[capture])
-        output = _TurnOutput()
+        await sessions.create_session(app_name=agent.name, user_id=_USER, session_id=briefing.run)
+        app = App(name=agent.name, root_agent=agent, plugins=[capture])
         # The signal, not a cancellation: ADK then ends its own tasks and closes the model's call.
         timeout = asyncio.Event()
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, timeout.set)
+        timeout_s = self._timeout_s if asked is None else asked.timeout_s
+        timer = asyncio.get_running_loop().call_later(timeout_s, timeout.set)
         try:
             async with Runner(app=app, session_service=sessions) as runner:
                 events = runner.run_async(
                     user_id=_USER,
                     session_id=briefing.run,
-                    new_message=message,
+                    new_message=types.Content(role="user", parts=[types.Part(text=briefing.run)]),
                     run_config=RunConfig(max_llm_calls=1),
                     abort_signal=timeout,
                 )
                 async with aclosing(events):
-                    async for event in events:
-                        _record_event(output, event, name)
+                    async for _ in events:
+                        pass
         except Exception as error:
-            if capture.refusal:
-                raise Permanent(f"{name}: {capture.refusal}") from error
-            what = f"{type(error).__name__}: {error}"[:_TEXT]
-            raise Temporary(f"the model of {name} failed: {what}") from error
+            failure = _explain_failure(error, briefing, capture, asked)
+            if asked is not None and failure.code == "model-key":
+                asked.forget_key()
+            # What a client says may repeat the key.
+            raise failure from None
         finally:
             timer.cancel()
         if timeout.is_set():
-            raise Temporary(f"the model of {name} did not answer within {self._timeout_s:g} s")
-        return output
+            what = f"the model of {agent.name} did not answer within {timeout_s:g} s"
+            raise ModelAway(what, "timeout", _cost(capture))
+
+
+def _explain_failure(
+    error: Exception, briefing: Briefing, capture: Capture, asked: AskedModel | None
+) -> ModelError:
+    """Return what the line is told of a failure of ADK, of a provider's client, or of our own."""
+    called, key = (f"of {briefing.agent}", "") if asked is None else (asked.name, asked.key)
+    if capture.refusal:
+        return ModelNotAsked(f"{briefing.agent}: {capture.refusal}", UNCHARGED)
+    if not capture.model_calls:
+        what = f"the model {called} could not be asked: {type(error).__name__}"
+        return ModelFailed(what, UNCHARGED)
+    if capture.answers:
+        what = f"the model {called} failed after it had answered: {type(error).__name__}"
+        return ModelFailed(what, _cost(capture))
+    failure = explain_failure(error, called, capture.model_calls, key=key)
+    gives_back = capture.prompt is not None and capture.prompt.gives_back
+    if type(error) in (ValueError, TypeError) and (gives_back or briefing.anew):
+        # A client says so before it sends what its provider has no place for.
+        what = f"the client of the model {called} refused a request: {tell_error(error, key)}"
+        failure = RequestRefused(what, UNCHARGED)
+    if isinstance(failure, RequestRefused):
+        failure.may_begin_anew = gives_back and not (briefing.anew or has_begun_anew(briefing))
+    return failure
+
+
+def _cost(capture: Capture) -> ModelUse:
+    """Return what was asked of the model, and what its provider had counted by then."""
+    spent = capture.answers[0].spent if len(capture.answers) == 1 else {}
+    return ModelUse(capture.model_calls, spent)
 
 
 # --- loading ----------------------------------------------------------------------------------
@@ -256,12 +284,18 @@ def _load(
     max_output: int | None,
 ) -> _LoadedAgent:
     """Make and check a root_agent; return a copy that takes its instruction literally."""
-    from vedette.adapters.reasoners.adk.root_agent import load_root_agent, read_root_agent
+    from vedette.adapters.reasoners.adk.root_agent import (
+        load_root_agent,
+        make_plain_agent,
+        read_root_agent,
+    )
     from vedette.adapters.reasoners.adk.tools import read_declared_tools
 
     tools = read_declared_tools(folder)
     by_function = {tool.name: tool for tool in tools}
-    if description is _NOT_DESCRIBED:
+    if not (folder / "agent.py").exists():
+        checked = make_plain_agent(folder, release, by_function)
+    elif description is _NOT_DESCRIBED:
         checked = load_root_agent(folder, release, by_function)
     else:
         if release is not None:
@@ -283,6 +317,14 @@ def _load(
         )
     agent = checked.clone(update=changes)
     return _LoadedAgent(agent, by_function, {tool.tool: tool for tool in tools}, max_input)
+
+
+def _with_model(ready: _LoadedAgent, name: str, llm: BaseLlm) -> _LoadedAgent:
+    """Return an agent that asks an entry of [models] in place of what its agent.py names."""
+    agent = ready.by_model.get(name)
+    if agent is None or agent.model is not llm:
+        agent = ready.by_model[name] = ready.agent.clone(update={"model": llm})
+    return replace(ready, agent=agent)
 
 
 def _require_model(model: str, folder: Path) -> None:
@@ -316,6 +358,9 @@ def import_adk() -> None:
     (measured: 22 ms of a turn's CPU against 5). None in sys.modules is Python's own way to say
     that a module is not there. Where a2a-sdk is installed, nothing is done.
     """
+    # It logs each failure with its whole trace and the provider's words, which may repeat a key.
+    # What we make of it is told once, by whoever asked.
+    logging.getLogger("google_adk").setLevel(logging.CRITICAL + 1)
     for module in ("apps", "runners", "sessions.in_memory_session_service", "models.google_llm"):
         importlib.import_module(f"google.adk.{module}")
     # Every agent runs on this engine; ADK finds it by attribute, on first use.
@@ -324,91 +369,24 @@ def import_adk() -> None:
         sys.modules.setdefault("google.adk.agents.remote_a2a_agent", None)  # type: ignore[arg-type]
 
 
-# --- the session, from the briefing -----------------------------------------------------------
+# --- the judgement, from the answer -----------------------------------------------------------
 
 
-def _history(ready: _LoadedAgent, briefing: Briefing) -> tuple[list[AdkEvent], types.Content]:
-    """Return the events of the session so far, and the message that asks for the next turn."""
-    from google.adk.events.event import Event as AdkEvent
-    from google.genai import types
-
-    from vedette.adapters.reasoners.adk.tools import write_args
-
-    name = ready.agent.name
-    past: list[AdkEvent] = []
-    message = types.Content(role="user", parts=[types.Part(text=briefing_text(briefing))])
-    done = 0
-    certain = True
-    for number, turn in enumerate(briefing.turns, start=1):
-        past.append(AdkEvent(author="user", invocation_id=f"turn-{number}", content=message))
-        answers = {answer["ordinal"]: answer for answer in turn["answers"]}
-        calls, responses = [], []
-        for ordinal, proposal in enumerate(turn["proposals"]):
-            tool = ready.by_name.get(proposal["tool"])
-            # ADK keeps ids with this prefix to itself, as it does those it makes up.
-            same, function = f"adk-{number}-{ordinal}", _function_name(tool, proposal["tool"])
-            args = write_args(proposal["args"], {} if tool is None else tool.kinds)
-            call = types.FunctionCall(id=same, name=function, args=args)
-            calls.append(types.Part(function_call=call))
-            result = _answer(answers.get(ordinal))
-            if result["status"] == "done" and certain:
-                result["ref"] = f"ref:/outcome/{done}"
-                done += 1
-            # An answer that is not told may still have a number: what follows cannot be counted.
-            certain = certain and result["status"] != "failed"
-            response = types.FunctionResponse(id=same, name=function, response=result)
-            responses.append(types.Part(function_response=response))
-        if not calls:
-            calls, responses = [types.Part(text=turn["label"] or "-")], [types.Part(text=_CONTINUE)]
-        spoken = types.Content(role="model", parts=calls)
-        past.append(AdkEvent(author=name, invocation_id=f"turn-{number}", content=spoken))
-        message = types.Content(role="user", parts=responses)
-    return past, message
+def _has_called(briefing: Briefing) -> bool:
+    """Say whether the model has proposed something in this run: then an empty answer ends it."""
+    return any(turn["proposals"] for turn in briefing.turns)
 
 
-def _function_name(tool: DeclaredTool | None, name: str) -> str:
-    """Return what ADK called a tool; a made-up name is cut to what every model's wire takes."""
-    return tool.name if tool else re.sub(r"[^A-Za-z0-9_]", "_", name)[:64] or "unnamed"
-
-
-def _answer(answer: Mapping[str, Any] | None) -> dict[str, Any]:
-    if answer is None:
-        return {"status": "refused", "why": "no such tool, argument or reference"}
-    return {key: answer[key] for key in ("status", "data") if key in answer}
-
-
-# --- the thought, from the events -------------------------------------------------------------
-
-
-def _record_event(output: _TurnOutput, event: AdkEvent, name: str) -> None:
-    """Note what an event of the run says; the engine's own answers to calls are passed over."""
-    if event.error_code or event.error_message:
-        output.trouble = f"failed: {event.error_code} {event.error_message or ''}".strip()[:_TEXT]
-    elif event.finish_reason is not None and event.finish_reason.name != "STOP":
-        output.trouble = f"was cut short: {event.finish_reason.name}"
-    if event.usage_metadata is not None:
-        output.tokens = _tokens(event.usage_metadata)
-    if event.author != name or event.content is None or event.partial:
-        return
-    output.calls += [
-        (call.id or "", call.name or "<unnamed>") for call in event.get_function_calls()
-    ]
-    for part in event.content.parts or []:
-        if part.text and not part.thought:
-            output.texts.append(part.text)
-
-
-def _tokens(usage: types.GenerateContentResponseUsageMetadata) -> dict[str, int]:
-    """Return what a call read and wrote; what it thought and never said was written, too."""
-    read, written = usage.prompt_token_count, usage.candidates_token_count
-    if read is None:
-        return {}
-    read += usage.tool_use_prompt_token_count or 0
-    if usage.total_token_count is not None:
-        return {INPUT_TOKENS: read, OUTPUT_TOKENS: max(0, usage.total_token_count - read)}
-    if written is None:
-        return {}
-    return {INPUT_TOKENS: read, OUTPUT_TOKENS: written + (usage.thoughts_token_count or 0)}
+def _record_turn(speaker: Speaker, prompt: Prompt, answer: Answer) -> ModelTurn:
+    return ModelTurn(
+        model=speaker.model,
+        route=speaker.route,
+        opens=prompt.opens,
+        told=prompt.told,
+        shown=prompt.shown,
+        outcomes=prompt.outcomes,
+        content=answer.content,
+    )
 
 
 def _to_proposal(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vedette.adapters.reasoners.adk.tools import DeclaredTool, check_root_agent, read_declared_tools
-from vedette.config.agent_loader import load_module
+from vedette.config.agent_loader import load_module, require_release
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.safe_text import escape_text
 
@@ -58,6 +58,21 @@ def load_root_agent(
     check_root_agent(root, folder, tools)
     checked: LlmAgent = root  # type: ignore[assignment]
     return checked
+
+
+def make_plain_agent(
+    folder: Path, release: str | None, tools: Mapping[str, DeclaredTool]
+) -> LlmAgent:
+    """Return the agent of a folder without `agent.py`: its instruction.md and declared tools.
+
+    It asks the model that its agent.yaml names; by itself it has none.
+    """
+    from google.adk.agents.llm_agent import LlmAgent
+
+    if release is not None:
+        require_release(folder, release)
+    text = (folder / "instruction.md").read_text(encoding="utf-8")
+    return LlmAgent(name=folder.name, instruction=text, tools=list(tools.values()))
 
 
 def describe_root_agent(folder: Path, release: str | None) -> dict[str, Any]:

@@ -10,31 +10,28 @@ reasoner; by nobody else.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from google.adk.agents.callback_context import CallbackContext
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from msgspec import Struct
 
+from vedette.config.agent import tool_schema_problems
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
-from vedette.config.agent_folder import read_code
+from vedette.config.agent_folder import tool_summaries
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
-from vedette.domain.base.errors import BadFleet, Permanent
-from vedette.domain.origin import Ref
+from vedette.domain.argument_schema import ArgumentSchema
+from vedette.domain.base.errors import BadFleet, BadProposal
+from vedette.domain.origin import REF, escape_pointer, read_reference
 
-# How a model writes a reference: this, then a JSON Pointer without its first slash.
-REF = "ref:/"
 PROPOSED = {"status": "proposed"}
 
 _SCHEMAS: dict[str, dict[str, Any]] = {
@@ -52,6 +49,13 @@ that place of the data you were given (/event, /charter, /registry, /memory, /ou
 inside lists and objects too; in a list of texts, a reference to a list stands for its items. Give
 a reference wherever the value stands in the data: it is copied exactly, and policy knows where it
 comes from."""
+_SCHEMA_USAGE = """\
+Calling this proposes it; whether it happens is decided by policy and told in the answer.
+Any value, of whatever type, may be given as it is, or as a text that is a reference:
+`ref:/event/data/from` stands for the value at that place of the data you were given (/event,
+/charter, /registry, /memory, /outcome, /row). Values inside lists and objects too. Give a reference
+wherever the value stands in the data: it is copied exactly, and policy knows where it comes from.
+What it stands for has to fit the schema."""
 
 
 def function_name(tool: str) -> str:
@@ -62,21 +66,32 @@ def function_name(tool: str) -> str:
 class DeclaredTool(BaseTool):
     """A declared tool as ADK's BaseTool. It performs nothing: `run_async` reports a proposal only.
 
-    `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
+    `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types, `schema`
+    is their JSON Schema if it declares one.
     """
 
     def __init__(self, shape: ToolFile, summary: str) -> None:
         super().__init__(name=function_name(shape.name), description=_describe(shape, summary))
         self.tool = shape.name
-        self.kinds = dict(shape.args)
+        self.kinds = dict(shape.kinds)
+        self.schema = shape.schema
 
     def _get_declaration(self) -> types.FunctionDeclaration:
+        if self.schema is not None:
+            return self._declare(offer_references(self.schema))
         properties = {name: _SCHEMAS[kind.removesuffix("?")] for name, kind in self.kinds.items()}
         needed = [name for name, kind in self.kinds.items() if not kind.endswith("?")]
-        schema = {"type": "object", "properties": properties, "required": needed}
+        return self._declare({"type": "object", "properties": properties, "required": needed})
+
+    def _declare(self, schema: dict[str, Any]) -> types.FunctionDeclaration:
         return types.FunctionDeclaration(
             name=self.name, description=self.description, parameters_json_schema=schema
         )
+
+    @property
+    def declared(self) -> tuple[str, dict[str, str], dict[str, Any] | None]:
+        """Return what two tools have alike that are the same tool of agent.yaml."""
+        return self.tool, self.kinds, self.schema
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
         """Report that something was proposed; do nothing."""
@@ -88,7 +103,67 @@ class DeclaredTool(BaseTool):
 
     def write(self, args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Return recorded arguments (see `encode_argument`) as the model gave them."""
-        return write_args(args, self.kinds)
+        given = write_args(args, self.kinds)
+        if self.schema is None:
+            return given
+        # The record keeps a fraction as its decimal text.
+        places = {"/" + escape_pointer(name) for name in given}
+        try:
+            return ArgumentSchema(self.schema).read_numbers(self.tool, given, places)
+        except BadProposal:  # too much of it, so that it was refused
+            return given
+
+
+# What a value may be declared to be that a reference stands for: providers that hold a model to the
+# schema let it write nothing else.
+_REFERENCE = {"type": "string", "pattern": f"^{REF}"}
+# What leaves it open which text a text is.
+_OPEN_KEYS = frozenset(
+    {"type", "title", "description", "default", "examples", "deprecated", "$comment"}
+)
+
+
+def offer_references(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's arguments as a model is shown it: where a value may be, a
+    reference may be. Not in what is compared (`if`, `not`, `contains`), and one of `oneOf` is any
+    of them, for a reference fits several.
+    """
+    offered = dict(schema)
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            offered[key] = _offer_reference(schema[key])
+    if "prefixItems" in schema:
+        offered["prefixItems"] = [_offer_reference(each) for each in schema["prefixItems"]]
+    if "properties" in schema:
+        named = schema["properties"].items()
+        offered["properties"] = {name: _offer_reference(each) for name, each in named}
+    for key in ("$defs", "definitions"):
+        if key in schema:
+            offered[key] = {name: _offer_within(each) for name, each in schema[key].items()}
+    for key in ("allOf", "anyOf", "oneOf"):
+        if key in schema:
+            offered[key] = [_offer_within(each) for each in schema[key]]
+    for key in ("then", "else"):
+        if key in schema:
+            offered[key] = _offer_within(schema[key])
+    if "oneOf" in offered:
+        either = {"anyOf": offered.pop("oneOf")}
+        offered |= either if "anyOf" not in offered else {
+            "allOf": [*offered.get("allOf", []), either]
+        }  # fmt: skip
+    return offered
+
+
+def _offer_within(schema: Any) -> Any:
+    return offer_references(schema) if isinstance(schema, Mapping) else schema
+
+
+def _offer_reference(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    if schema.keys() <= _OPEN_KEYS and "string" in schema.get("type", "string"):
+        return schema
+    return {"anyOf": [offer_references(schema), _REFERENCE]}
 
 
 def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -113,7 +188,8 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     shape, problems = check_document(AgentFile, document)
     raise_first_error(problems)
     assert shape is not None
-    summaries = _tool_summaries(folder)
+    summaries, problems = tool_summaries(folder)
+    raise_first_error(problems)
     found: dict[str, DeclaredTool] = {}
     for index, tool in enumerate(shape.tools):
         for name, kind in tool.args.items():
@@ -122,6 +198,7 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
                 raise_first_error(
                     [document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")]
                 )
+        raise_first_error(tool_schema_problems(tool, document, ("tools", index)))
         made = DeclaredTool(tool, summaries.get(tool.function or "", ""))
         twin = found.get(made.name)
         if twin is not None:
@@ -133,17 +210,6 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     return list(found.values())
 
 
-def _tool_summaries(folder: Path) -> dict[str, str]:
-    """Return the first paragraph of each docstring in tools.py, without importing it."""
-    path = folder / "tools.py"
-    if not path.is_file():
-        return {}
-    code, problems = read_code(path, f"{folder.name}/tools.py")
-    raise_first_error(problems)
-    texts = {name: ast.get_docstring(node) or "" for name, node in code.functions.items()}
-    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}
-
-
 def _describe(shape: ToolFile, summary: str) -> str:
     sentences = [summary or f"{shape.verb} ({shape.resource})."]
     sinks = ", ".join(pointer.removeprefix("/") for pointer in shape.sinks)
@@ -151,12 +217,12 @@ def _describe(shape: ToolFile, summary: str) -> str:
         sentences.append(f"What it acts on is decided by: {sinks}.")
     if shape.high_impact:
         sentences.append("It has high impact and waits for a person.")
-    return " ".join(sentences) + "\n" + _USAGE
+    return " ".join(sentences) + "\n" + (_USAGE if shape.schema is None else _SCHEMA_USAGE)
 
 
 def _read_value(value: Any, kind: str) -> Any:
-    if isinstance(value, str) and value.startswith(REF):
-        return Ref(value[len(REF) - 1 :])
+    if isinstance(value, str):
+        return read_reference(value)
     if isinstance(value, list):
         return [_read_value(item, "") for item in value]
     if isinstance(value, dict):
@@ -176,72 +242,6 @@ def _write_value(given: Mapping[str, Any], kind: str) -> Any:
         return given.get("value")
     text = REF + str(given["ref"]).removeprefix("/")
     return [text] if kind.startswith("strings") else text
-
-
-# --- the first gate, and what it saw ----------------------------------------------------------
-
-
-class ToolRequest(Struct, frozen=True):
-    """One call that the model made: ADK's id and name for it, and its arguments."""
-
-    id: str
-    function: str
-    args: Mapping[str, Any]
-
-
-class Capture(BasePlugin):
-    """The ADK plugin that takes down every tool call of one turn, so that no tool ever runs.
-
-    One instance serves one turn. `model_calls` counts what was asked of the model. `refusal` says
-    what was refused, should the request to the model carry anything but declared functions.
-    """
-
-    def __init__(self, functions: frozenset[str], max_input: int | None = None) -> None:
-        super().__init__(name="vedette_capture")
-        self._max_input = max_input
-        self.requests: list[ToolRequest] = []
-        self.model_calls = 0
-        self.refusal = ""
-        self._functions = functions
-
-    async def before_model_callback(
-        self, *, callback_context: CallbackContext, llm_request: LlmRequest
-    ) -> LlmResponse | None:
-        """Count the call; refuse a request that offers the model more than what is declared."""
-        for tool in llm_request.config.tools or []:
-            declared = getattr(tool, "function_declarations", None) or []
-            names = {declaration.name for declaration in declared}
-            given = tool.model_dump(exclude_none=True) if isinstance(tool, types.Tool) else {}
-            if set(given) != {"function_declarations"} or not names <= self._functions:
-                self.refusal = "the model would have been offered tools that are not declared"
-                raise Permanent(self.refusal)
-        limit = self._max_input
-        if limit is not None and (size := token_bound(llm_request)) > limit:
-            self.refusal = (
-                f"what it would be asked may come to {size} tokens, its budget has {limit}"
-            )
-            raise Permanent(self.refusal)
-        self.model_calls += 1
-        return None
-
-    async def before_tool_callback(
-        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> dict[str, Any]:
-        """Take down one call, declared or made up; ADK runs no tool and asks no more."""
-        self.requests.append(ToolRequest(tool_context.function_call_id or "", tool.name, tool_args))
-        tool_context.actions.skip_summarization = True
-        return dict(PROPOSED)
-
-
-def token_bound(request: LlmRequest) -> int:
-    """Return how many tokens a request to ADK's model can come to at most.
-
-    A token stands for at least one byte of text (byte-level BPE and SentencePiece with byte
-    fallback alike), so the bytes are a bound; the request's JSON holds more of them than the text
-    itself, which leaves room for the marks that a model's wire puts between its parts.
-    """
-    text = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
-    return len(text.encode())
 
 
 # --- a model made of a function ---------------------------------------------------------------
@@ -338,6 +338,6 @@ def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredToo
             what = f"root_agent has the tool {getattr(tool, 'name', None) or repr(tool)}"
             raise refusal(f"{what}, which is not declared", "write tools=declared_tools(HERE)")
         twin = tools.get(tool.name)
-        if twin is None or (twin.tool, twin.kinds) != (tool.tool, tool.kinds):
+        if twin is None or twin.declared != tool.declared:
             what = f"root_agent has the tool {tool.tool!r}, which agent.yaml does not declare so"
             raise refusal(what, "write tools=declared_tools(HERE)")

@@ -95,6 +95,12 @@ def confine(memory: int) -> None:
     _die_with_parent()
 
 
+def peak_bytes() -> int:
+    """Return how large this process's resident size has been at most; told in a box, too."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
 def name_process(kind: str, agent: str) -> None:
     """Let `ps` and `top` tell workers apart, where the system has short names for processes."""
     with suppress(OSError):

@@ -10,9 +10,19 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Annotated, Any, TypeVar
 
-from msgspec import UNSET, Struct, ValidationError, convert
+from msgspec import (
+    UNSET,
+    Meta,
+    Struct,
+    ValidationError,
+    convert,
+    defstruct,
+    structs,
+    to_builtins,
+)
 
 from vedette.adapters.reasoners.workers.frames import BadFrame
 from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
@@ -21,15 +31,19 @@ from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
 from vedette.domain.judge_state import is_state_name
 from vedette.domain.memory import MEMORY_KINDS, Briefing, Candidate, Memory
+from vedette.domain.model_turn import ModelTurn
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)
-PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT, TOOL, PERMITS = range(8, 18)
+PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT, TOOL, PERMITS, TRY = range(8, 19)
+KEYS = 19
 # What a worker answers.
-DONE, FAILED, NEEDS_STATE, PERMIT_QUERY, PONG, NAME_QUERY = range(64, 70)
+DONE, FAILED, NEEDS_STATE, PERMIT_QUERY, PONG, NAME_QUERY, OWN_ERROR = range(64, 71)
+
+T = TypeVar("T")
 
 _VERSION = 2  # of marshal: the later ones look for shared parts, which costs more than it saves
 
@@ -123,6 +137,20 @@ def briefing_from_tuple(
     )  # fmt: skip
 
 
+def whole_briefing_to_dict(briefing: Briefing) -> dict[str, Any]:
+    """Return a briefing as built-in types, as it goes to a worker that has no part of it yet."""
+    fields = {name: getattr(briefing, name) for name in Briefing.__struct_fields__}
+    fields["event"] = event_to_tuple(briefing.event)
+    fields["memories"] = [memory_to_tuple(memory) for memory in briefing.memories]
+    return fields
+
+
+def whole_briefing_from_dict(fields: Mapping[str, Any]) -> Briefing:
+    """Return, in a worker, the briefing that `whole_briefing_to_dict` packed."""
+    event, memories = event_from_tuple(fields["event"]), memories_from_tuples(fields["memories"])
+    return Briefing(**{**fields, "event": event, "memories": memories})
+
+
 def call_to_tuple(call: Call) -> tuple[Any, ...]:
     """Return a call as built-in types, as it goes to a worker of tools."""
     return (
@@ -177,12 +205,20 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
 
     A confidence comes as it was said: the engine refuses what is none, wherever it was judged.
     """
-    try:
-        found = convert(read_plain(plain), _JudgementFields)
-    except (ValidationError, UnicodeEncodeError) as error:
-        raise BadFrame(f"no judgement: {error}") from error
+    found = _read_fields(plain, _JudgementFields)
     if not is_state_name(found.state):
         raise BadFrame("a state without a name")
+    return _build_judgement(found, blob)
+
+
+def _read_fields(plain: bytes, kind: type[T]) -> T:
+    try:
+        return convert(read_plain(plain), kind)
+    except (ValidationError, UnicodeEncodeError) as error:
+        raise BadFrame(f"no judgement: {error}") from error
+
+
+def _build_judgement(found: _JudgementFields, blob: bytes) -> ReasonerJudgement:
     return ReasonerJudgement(
         label=found.label,
         confidence=found.confidence,
@@ -196,6 +232,38 @@ def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
         candidates=tuple(map(_read_candidate, found.candidates)),
         state=found.state,
     )
+
+
+def pack_model_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
+    """Return a model's judgement in two parts: what judges say too, and all other fields."""
+    others = {name: getattr(judgement, name) for name in _ModelFields.__struct_fields__}
+    return pack_judgement(judgement)[0], pack_plain(to_builtins(others))
+
+
+def read_model_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
+    """Return the judgement that `pack_model_judgement` packed. Raises BadFrame.
+
+    What an answer may have at most is checked again: who asked may say what is not so.
+    """
+    judged = _build_judgement(_read_fields(plain, _JudgementFields), b"")
+    others: Any = _read_fields(blob, _ModelFields)
+    if len(judged.proposals) > _MOST_PROPOSALS:
+        raise BadFrame(f"{len(judged.proposals)} proposals, at most {_MOST_PROPOSALS}")
+    _check_model_turn(others.model_turn)
+    return structs.replace(
+        judged, **{name: getattr(others, name) for name in others.__struct_fields__}
+    )
+
+
+def _check_model_turn(turn: ModelTurn | None) -> None:
+    """Raise BadFrame for a record that is larger than an answer can be."""
+    if turn is None:
+        return
+    if len(turn.content) > _MOST_CONTENT or len(turn.shown) > _MOST_SHOWN:
+        raise BadFrame("a model's turn that is larger than any")
+    names = (turn.model, turn.route, turn.opens, turn.outcomes)
+    if any(len(text) > _MOST_NAME for text in chain(names, *turn.shown)):
+        raise BadFrame("a model's turn with a name that is longer than any")
 
 
 def pack_outcome(outcome: Outcome | None) -> bytes:
@@ -251,6 +319,34 @@ class _JudgementFields(Struct, array_like=True, forbid_unknown_fields=True):
     observed: bool
     has_checkpoint: bool
     state: str
+
+
+# Of one turn of a model: its calls, the tokens of each kind (as `adk.answer` bounds them, with what
+# its tools read), its proposals, its answer as JSON, and the digests of what it was shown.
+_Calls = Annotated[int, Meta(ge=0, le=1024)]
+_Tokens = Annotated[int, Meta(ge=0, le=1 << 27)]
+_Spent = dict[Annotated[str, Meta(pattern="^(input|output)_tokens$")], _Tokens]
+_MOST_PROPOSALS, _MOST_CONTENT, _MOST_SHOWN, _MOST_NAME = 32, 1 << 20, 65_536, 4096
+
+
+class UseFields(Struct, array_like=True, forbid_unknown_fields=True):
+    """What a turn used of its model, as a worker tells it."""
+
+    calls: _Calls
+    spent: _Spent
+
+
+# The fields of a judgement that no judge sets: they go as they are.
+_BOUNDED = {"model_calls": _Calls, "spent": _Spent}
+_ModelFields = defstruct(
+    "_ModelFields",
+    [
+        (one.name, _BOUNDED.get(one.name, one.type))
+        for one in structs.fields(ReasonerJudgement)
+        if one.name not in {*_JudgementFields.__struct_fields__, "checkpoint", "needs_state"}
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 def _read_proposal(fields: _ProposalFields) -> Proposal:

@@ -1,7 +1,7 @@
 """Reads agents' `agent.py` in worker processes: one for each, which is let go once it has answered.
 
-Such a worker has a judge's box: the agent's folder, and no network. What it tells is plain data;
-the model itself is asked by the engine.
+Such a worker has a judge's box: the agent's folder, and no network. What it tells is plain data, by
+which another worker asks the model (`model_worker`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _code_location(agent: str, location: str | None) -> str:
 
 
 class _RootAgentHandle(WorkerHandle):
-    kind = "model"
+    kind = "description"
 
     def __init__(
         self, pool: Pool[WorkerHandle], agent: str, folder: Path, release: str | None

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vedette.adapters.reasoners.workers import protocol
+from vedette.adapters.reasoners.workers.async_handle import AsyncHandle
 from vedette.adapters.reasoners.workers.confinement import read_begun_calls
-from vedette.adapters.reasoners.workers.frames import MAX_FRAME_BYTES, BadFrame, Frame, pack_frame
+from vedette.adapters.reasoners.workers.frames import BadFrame, Frame, pack_frame
 from vedette.adapters.reasoners.workers.pending_call import PendingCall, WorkerLost
-from vedette.adapters.reasoners.workers.plain_data import read_plain
 from vedette.adapters.reasoners.workers.remote_error import Raised, read_error
 from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.adapters.reasoners.workers.worker_start import Pool
@@ -29,7 +27,6 @@ ROWS_S = 1.0
 _ROWS_START_S = 5.0
 # What a call gets beyond its own time, in which its worker is to say itself that it is over.
 _GRACE_S = 2.0
-_PING_S = 1.0
 # With this many calls of an agent that outlived their time, its worker is ended, and they with it.
 MAX_HUNG = 16
 # Calls of an agent beyond these may find no thread free in its worker: half of them may hang.
@@ -124,7 +121,7 @@ class _PendingToolCall(PendingCall):
         self.losses = 0
 
 
-class _ToolHandle(WorkerHandle):
+class _ToolHandle(AsyncHandle):
     kind = "hands"
 
     def __init__(
@@ -139,12 +136,8 @@ class _ToolHandle(WorkerHandle):
         self._code_of = code_of
         self._reach_of = reach_of
         self._folder = ""
-        self._reach = Reach()
         self._folder_ids: dict[str, tuple[int, int] | None] = {}
-        self._lookups: dict[str, asyncio.Task[None]] = {}
         self._hung_count = 0
-        self._pinged_at = 0.0
-        self._silent_since = 0.0
         # The declarations that the worker has, and the number of each; and by the id of a tool,
         # which is kept so that no other may get it.
         self._slots: dict[bytes, int] = {}
@@ -266,8 +259,8 @@ class _ToolHandle(WorkerHandle):
     # --- as a worker handle -----------------------------------------------------------------
 
     def reset(self) -> None:
+        super().reset()
         self._hung_count = 0
-        self._pinged_at = self._silent_since = 0.0
         self._tools, self._slots, self._unpermitted, self._asked = {}, {}, [], []
 
     def make_message(self) -> bytes:
@@ -277,38 +270,15 @@ class _ToolHandle(WorkerHandle):
         return pack_frame(0, protocol.MAKE, protocol.pack((folder, release)))
 
     def sandbox_reach(self) -> dict[str, Any]:
-        self._reach = self._reach_of(self.agent)
-        self._folder_ids = {path: _folder_id(path) for path in self._reach.folders}
-        read = (str(Path(self._folder).resolve()), *self._reach.files)
+        self.reach = self._reach_of(self.agent)
+        self._folder_ids = {path: _folder_id(path) for path in self.reach.folders}
+        read = (str(Path(self._folder).resolve()), *self.reach.files)
         return {
             "read": read,
-            "write": self._reach.folders,
-            "ports": self._reach.ports,
-            "datagrams": self._reach.allows_udp,
+            "write": self.reach.folders,
+            "ports": self.reach.ports,
+            "datagrams": self.reach.allows_udp,
         }
-
-    def on_name_query(self, frame: Frame) -> None:
-        host = read_plain(frame.plain)
-        if not isinstance(host, str) or len(self._unsent) > MAX_FRAME_BYTES:
-            raise BadFrame("a question that is none, or more of them than answers are read")
-        if host not in self._reach.hosts:
-            self._send_addresses(host, [])
-        elif host not in self._lookups:
-            self._lookups[host] = asyncio.ensure_future(self._resolve_name(host))
-
-    async def _resolve_name(self, host: str) -> None:
-        found: list[str] = []
-        try:
-            with suppress(OSError, UnicodeError):
-                loop = asyncio.get_running_loop()
-                rows = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-                found = list(dict.fromkeys(str(row[4][0]) for row in rows))
-        finally:
-            del self._lookups[host]
-        self._send_addresses(host, found)
-
-    def _send_addresses(self, host: str, addresses: list[str]) -> None:
-        self.send(pack_frame(0, protocol.NAME_ANSWER, protocol.pack((host, addresses))))
 
     def on_answer(self, frame: Frame, call: PendingCall) -> None:
         if frame.kind == protocol.PERMIT_QUERY and isinstance(call, _PendingToolCall):
@@ -396,15 +366,7 @@ class _ToolHandle(WorkerHandle):
             # One that has not begun waits for the worker's loop or a thread: others hang, not it.
             if has_begun is not None and has_begun(call.number):
                 return f"did not end a call that took longer than {call.seconds:g} s"
-        if self._silent_since and now - self._silent_since > self.seconds:
-            return f"did not answer for {self.seconds:g} s"
-        if not self._silent_since and now - self._pinged_at > _PING_S:
-            self._pinged_at = self._silent_since = now
-            self.send(pack_frame(0, protocol.PING))
-        return ""
-
-    def on_pong(self) -> None:
-        self._silent_since = 0.0
+        return self.silence_reason(now)
 
 
 def _folder_id(path: str) -> tuple[int, int] | None:

@@ -1,23 +1,17 @@
-"""A worker that performs one agent's tools, on threads, by numbered calls.
-
-One thread reads the engine's frames, so that a tool that keeps the loop busy cannot keep the answer
-to `may_start` from whoever waits for it.
-"""
+"""A worker that performs one agent's tools, on threads, by numbered calls."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from vedette.adapters.reasoners.workers import protocol
+from vedette.adapters.reasoners.workers.async_worker import AsyncWorker
 from vedette.adapters.reasoners.workers.confinement import ProgressRecord
-from vedette.adapters.reasoners.workers.frames import UNBOUNDED, Frame, FrameDecoder, pack_frame
-from vedette.adapters.reasoners.workers.name_resolution import NameResolver
-from vedette.adapters.reasoners.workers.plain_data import pack_plain
+from vedette.adapters.reasoners.workers.frames import Frame, pack_frame
 from vedette.adapters.reasoners.workers.reasoner_worker import pack_answer, pack_failure
 from vedette.domain.base import machine
 from vedette.domain.effect import PERMIT_LIFE_US, Call, Outcome, RowWrite
@@ -25,7 +19,6 @@ from vedette.domain.tool import Tool
 
 # What may pass between the look at a permit and the call: other threads take their turns.
 _BEGIN_US = 20_000
-_READ = 262144
 
 
 class ToolRunner(Protocol):
@@ -73,99 +66,51 @@ class _Permit:
         self.granted_us = 0
 
 
-class _ToolWorker:
+class _ToolWorker(AsyncWorker):
     def __init__(
         self, connection: socket.socket, progress: ProgressRecord, agent: str, make: MakeToolRunner
     ) -> None:
-        self._connection = connection
-        self._progress = progress
+        super().__init__(connection, progress)
         self._agent = agent
         self._make = make
         self._tools: ToolRunner
-        self._write_lock = threading.Lock()
         self._permits: dict[int, _Permit] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._end_event = asyncio.Event()
         self._declared: dict[int, Tool] = {}
-        self._outgoing: list[bytes] = []
         # When permits were granted that came with calls (`boot_us`), by the calls' numbers.
         self._sent_permits: dict[int, int] = {}
-        self.names = NameResolver(self._send_name_query)
 
-    async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        reader = threading.Thread(target=self._read_frames, args=(loop,), daemon=True)
-        reader.start()
-        await self._end_event.wait()
-        # Calls on their way may come back for as long as the fork server lets us live.
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+    # --- on the thread that reads -----------------------------------------------------------
 
-    def _read_frames(self, loop: asyncio.AbstractEventLoop) -> None:
-        frames = FrameDecoder(UNBOUNDED)
-        while data := self._receive():
-            requests = []
-            for frame in frames.feed(data):
-                if frame.kind == protocol.PERMIT:
-                    self._grant(frame)
-                elif frame.kind == protocol.PERMITS:
-                    granted_us, numbers = protocol.read(frame.plain)
-                    self._sent_permits.update(dict.fromkeys(numbers, granted_us))
-                elif frame.kind == protocol.NAME_ANSWER:
-                    self.names.set_addresses(*protocol.read(frame.plain))
-                else:
-                    requests.append(frame)
-            if requests:
-                loop.call_soon_threadsafe(self._handle_frames, requests)
+    def receive(self, frame: Frame) -> bool:
+        if frame.kind == protocol.PERMIT:
+            self._grant(frame)
+        elif frame.kind == protocol.PERMITS:
+            granted_us, numbers = protocol.read(frame.plain)
+            self._sent_permits.update(dict.fromkeys(numbers, granted_us))
+        else:
+            return False
+        return True
+
+    def on_hang_up(self) -> None:
         self._sent_permits.clear()
         for permit in list(self._permits.values()):
             permit.event.set()  # nobody is there to permit anything: no
-        loop.call_soon_threadsafe(self._end_event.set)
-
-    def _receive(self) -> bytes:
-        try:
-            return self._connection.recv(_READ)
-        except OSError:
-            return b""
-
-    def _send(self, data: bytes) -> None:
-        with self._write_lock:
-            self._connection.sendall(data)
-
-    def _answer(self, data: bytes) -> None:
-        # An engine that is gone gets no answer; the thread that reads finds out and ends this.
-        with suppress(ConnectionError):
-            self._send(data)
 
     # --- on the loop ------------------------------------------------------------------------
 
-    def _handle_frames(self, frames: Sequence[Frame]) -> None:
-        for frame in frames:
-            self._handle_frame(frame)
-
-    def _handle_frame(self, frame: Frame) -> None:
+    def handle_request(self, frame: Frame) -> None:
         number, kind = frame.number, frame.kind
-        if kind == protocol.PING:
-            self._answer(pack_frame(number, protocol.PONG))
-        elif kind == protocol.CANCEL:
-            task = self._tasks.get(number)
-            if task is not None:
-                task.cancel()
-        elif kind == protocol.TOOL:
+        if kind == protocol.TOOL:
             slot, declared = protocol.read(frame.plain)
             self._declared[slot] = Tool(*protocol.read(declared))
         elif kind in (protocol.MAKE, protocol.ROWS):
             self._progress.begin(number)
-            self._answer(self._answer_now(number, kind, frame.plain))
+            self.answer(self._answer_now(number, kind, frame.plain))
         else:
-            task = asyncio.ensure_future(self._run_call(number, kind, frame.plain))
-            self._tasks[number] = task
-            task.add_done_callback(lambda task: self._end_call(number, task))
+            self.start_call(number, self._run_call(number, kind, frame.plain))
 
-    def _end_call(self, number: int, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(number, None)
+    def on_call_end(self, number: int) -> None:
         self._sent_permits.pop(number, None)
-        if task.cancelled():  # before its first step: it has answered nothing
-            self._answer(pack_failure(number, asyncio.CancelledError()))
 
     def _answer_now(self, number: int, kind: int, plain: bytes) -> bytes:
         try:
@@ -193,18 +138,7 @@ class _ToolWorker:
             answer = pack_failure(number, error)
         except BaseException as error:
             answer = pack_failure(number, error)
-        self._outgoing.append(answer)
-        if len(self._outgoing) == 1:
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        """Send the answers that came in one turn of the loop together."""
-        answers = b"".join(self._outgoing)
-        self._outgoing.clear()
-        self._answer(answers)
-
-    def _send_name_query(self, host: str) -> None:
-        self._answer(pack_frame(0, protocol.NAME_QUERY, pack_plain(host)))
+        self.answer_soon(answer)
 
     # --- the permit -------------------------------------------------------------------------
 
@@ -221,7 +155,7 @@ class _ToolWorker:
         while True:
             permit = self._permits[number] = _Permit()
             try:
-                self._send(pack_frame(number, protocol.PERMIT_QUERY))
+                self.send(pack_frame(number, protocol.PERMIT_QUERY))
             except OSError:
                 return False
             permit.event.wait()

@@ -1,0 +1,92 @@
+"""Wiring of models into workers: what asks them has a key, and no code of an agent beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vedette.app.workers import build_pool
+from vedette.config.models import ModelPlan, fallback_chain
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.errors import BadFleet, VedetteError
+from vedette.domain.ports.reasoner import Metrics
+
+if TYPE_CHECKING:
+    from vedette.adapters.reasoners.workers.model_client import WorkerModels
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+    from vedette.config.settings import Settings
+
+# How many agents' models are made ready at a time.
+_MOST_AT_ONCE = 8
+_RETRY = "see what the engine's standard error tells of it, and do it again"
+
+
+def open_model_pool(settings: Settings, fleet: Fleet, metrics: Metrics) -> WorkerPool | None:
+    """Wire the pool of workers that import ADK, if there are agents that a model reasons for.
+
+    Its fork server is one of its own: no judge's worker is forked from what ADK takes.
+    """
+    if not any(agent.reasoner == "adk" for agent in fleet.agents.values()):
+        return None
+    preload = ("adapters.reasoners.adk.preload", "adapters.reasoners.workers.model_worker")
+    return build_pool(settings, metrics, settings.state / "models", preload)
+
+
+async def build_model_reasoner(
+    fleet: Fleet, pool: WorkerPool, models: Mapping[str, ModelPlan]
+) -> WorkerModels:
+    """Wire what has workers ask the models of a fleet's agents. Raises as `prepare_model`."""
+    from vedette.adapters.reasoners.workers.model_client import WorkerModels
+
+    reasoner, limit = WorkerModels(pool, models), asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def prepare(agent: Agent) -> None:
+        async with limit:
+            place = await prepare_model(reasoner, agent)
+        place()
+
+    agents = (agent for agent in fleet.agents.values() if agent.reasoner == "adk")
+    for failure in await asyncio.gather(*map(prepare, agents), return_exceptions=True):
+        if failure is not None:
+            raise failure
+    return reasoner
+
+
+async def prepare_model(reasoner: WorkerModels, agent: Agent) -> Callable[[], None]:
+    """Have a worker describe an agent's root_agent, and another make it again by that.
+
+    Returns what puts it in the present one's place. Raises BadFleet for an agent.py that cannot be
+    imported, for a root_agent that may do more than propose, and for a model that nobody serves, or
+    whose key is not there.
+    """
+    from vedette.adapters.reasoners.adk.provider import find_access, find_entry_access, merge_access
+    from vedette.adapters.reasoners.workers.model_client import ModelWorkerSpec
+    from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
+
+    where, folder = f"{agent.name}/agent.py", Path(agent.folder)
+    description = None
+    if (folder / "agent.py").exists():
+        description = await describe_in_worker(reasoner.pool, agent.name, folder, agent.release)
+    models = tuple(reasoner.models[name] for name in fallback_chain(agent.model, reasoner.models))
+    try:
+        home = Path.home()
+        if models:
+            access = merge_access(find_entry_access(plan, os.environ, home) for plan in models)
+        else:
+            named = "" if description is None else str(description.get("model", ""))
+            access = find_access(named, os.environ, home)
+        bounds = (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
+        spec = ModelWorkerSpec(
+            agent.folder, agent.release, description, access.environment, access.reach, bounds,
+            agent.limits, models=models,
+        )  # fmt: skip
+        return await reasoner.prepare(agent.name, spec)
+    except BadFleet as error:
+        if error.where is not None:
+            raise
+        raise BadFleet(error.what, where=where, mend=error.mend, code=error.code) from error
+    except VedetteError as error:
+        raise BadFleet(error.what, where=where, mend=error.mend or _RETRY) from error
