@@ -126,13 +126,14 @@ async def take_turn(
     except RequestRefused as error:
         if not error.may_begin_anew:
             raise
+        services.models.note_refused(context.run.id)
         if services.stops.is_agent_stopped(context.agent.name):
             raise Superseded("the agent was stopped while its model was asked") from error
         check_release(services, context)
-        return await ask_model(services, context, anew=True)
+        return await ask_model(services, context)
 
 
-async def ask_model(services: Services, context: RunContext, *, anew: bool = False) -> bool:
+async def ask_model(services: Services, context: RunContext) -> bool:
     """Take a turn that is booked first, of a model if it asks one; False if its run waits."""
     asks = context.agent.asks_model
     if asks and not await acquire_model(services, context):
@@ -140,7 +141,7 @@ async def ask_model(services: Services, context: RunContext, *, anew: bool = Fal
     try:
         if not await reserve_budget(services, context):
             return False
-        await run_turn(services, context, anew=anew)
+        await run_turn(services, context, anew=services.models.is_refused(context.run.id))
     except ModelAway as failure:
         if not asks:
             raise
@@ -148,11 +149,8 @@ async def ask_model(services: Services, context: RunContext, *, anew: bool = Fal
         await wait_for_model(services, context, failure)
         return False
     except RequestRefused as failure:
-        if failure.may_begin_anew:
-            release_model(services, context, ModelUse(1))
-            raise
         release_model(services, context, failure.use, failure=failure)
-        if not refuses_all(services, context):
+        if failure.may_begin_anew or not refuses_all(services, context):
             raise
         await wait_for_model(services, context, None)
         return False

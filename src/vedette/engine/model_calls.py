@@ -64,25 +64,31 @@ class ModelCalls(Struct):
         if self.in_flight >= model.calls_in_flight:
             return None
         self._forget_old(now_us)
-        calls, room = len(self._recent), model.tokens_per_minute
+        most, room = model.calls_per_minute, model.tokens_per_minute
+        # A call counts for a minute from its start; its tokens also for as long as it is in flight.
+        calls = sum(call.at_us > now_us - MINUTE_US for call in self._recent)
         taken = sum(call.tokens for call in self._recent)
         tokens = self._wanted if tokens is None else tokens
         tokens = tokens if room is None else min(tokens, room)
         start_us = now_us
-        for call in self._recent:
+        for call in (*self._recent, None):
             over = room is not None and taken + tokens > room
-            if not over and (model.calls_per_minute is None or calls < model.calls_per_minute):
+            if not over and (most is None or calls < most):
                 return start_us
-            if call.in_flight:
-                return None
-            calls, taken = calls - 1, taken - call.tokens
-            start_us = max(start_us, call.at_us + MINUTE_US)
-        return start_us
+            if call is not None and call.at_us > now_us - MINUTE_US:
+                calls -= 1
+                start_us = max(start_us, call.at_us + MINUTE_US)
+            if call is not None and not call.in_flight:
+                taken -= call.tokens
+        return None
 
     def _forget_old(self, now_us: int) -> None:
         recent, before_us = self._recent, now_us - MINUTE_US
         while recent and recent[0].at_us <= before_us and not recent[0].in_flight:
             recent.popleft()
+        if recent and recent[0].at_us <= before_us:  # one that takes long hides those after it
+            left = [call for call in recent if call.in_flight or call.at_us > before_us]
+            self._recent = deque(left)
 
     def begin(self, now_us: int, tokens: int) -> ModelCall | None:
         """Return a place for a call that begins now; None if there is none."""
@@ -119,15 +125,16 @@ class ModelCalls(Struct):
             self._recent.remove(call)
             self.breaker.release(call.leave, None, now_us)
         elif isinstance(failure, RequestRefused):
-            self._refused += 1
             call.tokens = 0
-            if self._refused < _REFUSED_IN_A_ROW:
+            # It may be for what the request gave back: then the next call tells, and not this one.
+            self._refused += not failure.may_begin_anew
+            if failure.may_begin_anew or self._refused < _REFUSED_IN_A_ROW:
                 self.breaker.release(call.leave, None, now_us)
             else:
                 until_us, why = now_us + _REFUSED_US, str(failure.code)
                 self.breaker.release(call.leave, False, now_us, until_us=until_us, why=why)
         elif failure is None:
-            self._refused = 0
+            self._refused = 0 if is_answered else self._refused
             call.tokens = call.tokens if tokens is None else tokens
             self.breaker.release(call.leave, True if is_answered else None, now_us)
         else:
@@ -154,6 +161,8 @@ class Models(Struct):
     # How often the model gave no answer to a run, since its last answer or this worker's start; 0
     # for one of which it is recorded that its model is away.
     failures: dict[str, int] = field(default_factory=dict)
+    # Runs of which a provider refused what their model had said: to be begun anew.
+    _refused: dict[str, None] = field(default_factory=dict)
     _calls: dict[str, ModelCalls] = field(default_factory=dict)
 
     def calls_of(self, name: str) -> ModelCalls:
@@ -189,9 +198,24 @@ class Models(Struct):
         self.failures.setdefault(run, 0)
         self._forget_oldest()
 
+    def note_refused(self, run: str) -> None:
+        """Note that a run's context is to be begun anew, whenever its model can be asked."""
+        self._refused[run] = None
+        self._forget_oldest()
+
+    def is_refused(self, run: str) -> bool:
+        """Say whether a run's context is to be begun anew."""
+        return run in self._refused
+
+    def note_answered(self, run: str) -> None:
+        """Note that a run's model answered it."""
+        self.failures.pop(run, None)
+        self._refused.pop(run, None)
+
     def _forget_oldest(self) -> None:
-        if len(self.failures) > _MAX_FAILURES:
-            del self.failures[next(iter(self.failures))]
+        for known in (self.failures, self._refused):
+            if len(known) > _MAX_FAILURES:
+                del known[next(iter(known))]
 
     def in_use(self) -> Iterator[ModelCalls]:
         """Yield the calls of all models that were asked here."""

@@ -90,7 +90,7 @@ def release_model(
     if breaker.state == "open" != before:
         services.metrics.count("breaker_opened", target=breaker.target)
     if failure is None and is_made and is_answered:
-        models.failures.pop(context.run.id, None)
+        models.note_answered(context.run.id)
     if is_made:
         outcome = "answered" if is_answered else "lost"
         if failure is not None:

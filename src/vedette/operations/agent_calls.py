@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from vedette.config.agent_folder import tool_summaries
 from vedette.domain.action import bind_proposal
 from vedette.domain.agent import Agent
+from vedette.domain.argument_schema import offer_references
 from vedette.domain.base.errors import BadCommand, BadEvent, BadFleet, NotFound, Unavailable
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.client_call import (
@@ -268,6 +269,8 @@ class AgentCalls:
                 if entry["kind"] == "action.refused":
                     why = orjson.loads(body)["why"] if body else "erased"
                     return {"status": "refused", "reason": entry.get("what"), "why": why}
+            if run.state == "done":
+                return {"status": "refused", "reason": "archived"}
         if self._services.stops.is_agent_stopped(run.agent):
             return {"status": "held", "waits": "resume"}
         return {"status": "pending"}
@@ -304,7 +307,8 @@ class AgentCalls:
             for _, raw, _ in self._services.store.ledger.entries("action", row.id)
         ]
         effects = [kind for kind in kinds if kind.startswith("effect.")]
-        return bool(effects) and effects[-1] in ("effect.unknown", "effect.started")
+        # Without any entry of it the ledger was archived: nobody looks there for a client.
+        return not kinds or (bool(effects) and effects[-1] in ("effect.unknown", "effect.started"))
 
     def _is_labelled(self, agent: Agent, run: Run, row: ActionRow) -> bool:
         """Say whether what a tool answered may not be told to everybody."""
@@ -354,10 +358,10 @@ def _coarse_reason(rule: str) -> str:
 def argument_schema(tool: Tool) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of what a client gives a tool: its own, if it has one.
 
-    A reference is a text, whatever the schema says of the value that it stands for.
+    Wherever a value may be, a reference may be.
     """
     if tool.schema is not None:
-        return dict(tool.schema)
+        return offer_references(tool.schema)
     return {
         "type": "object",
         "properties": {one.name: dict(_KIND_SCHEMAS[one.kind]) for one in tool.parameters},

@@ -427,6 +427,61 @@ async def test_requests_that_are_all_refused_wait_but_for_the_first_few(
         assert len(fleet.entries("run.dead")) == 5
 
 
+def refused_for_what_it_said(briefing: Briefing) -> RequestRefused:
+    error = RequestRefused("no", UNCHARGED)
+    error.may_begin_anew = not briefing.anew
+    return error
+
+
+async def test_a_context_is_begun_anew_once_there_is_a_place_for_that(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    model.trouble = lambda briefing: None if briefing.anew else refused_for_what_it_said(briefing)
+    events = [job(f"e{n}", key=f"k{n}") for n in range(3)]
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_per_minute=1))
+        await fleet.send(*events)
+        await fleet.wait_until_idle()
+        await let_pass(fleet, clock, 400)
+        assert states(fleet, events) == {("done", None)}
+        assert len(model.asked) == 6, "each refused once, and begun anew"
+
+
+async def test_an_outage_while_contexts_are_begun_anew_is_left_alone_as_any(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    until_us = clock.now_us() + 60 * SECOND
+
+    def trouble(briefing: Briefing) -> ModelError | None:
+        if not briefing.anew:
+            return refused_for_what_it_said(briefing)
+        return away() if clock.now_us() < until_us else None
+
+    model.trouble = trouble
+    events = [job(f"e{n}", key=f"k{n}") for n in range(3)]
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        await fleet.send(*events)
+        await fleet.wait_until_idle()
+        await let_pass(fleet, clock, 150)
+        assert states(fleet, events) == {("done", None)}
+        assert model.asked_by(until_us) < 30
+        assert len(model.asked) < 40
+
+
+async def test_requests_that_are_all_refused_with_what_was_said_wait_too(
+    tmp_path: Path, clock: ManualClock, model: WeatherModel
+) -> None:
+    model.trouble = refused_for_what_it_said
+    events = [job(f"e{n}", key=f"k{n}") for n in range(12)]
+    async with fleet_of(tmp_path, clock, model) as fleet:
+        limit(fleet, Model(MODEL, calls_in_flight=1))
+        await fleet.send(*events)
+        await fleet.wait_until_idle()
+        await let_pass(fleet, clock, 10)
+        found = [run.state for event in events for run in fleet.runs(event)]
+        assert (found.count("dead"), found.count("waiting")) == (5, 7)
+
+
 async def test_a_refused_request_now_and_then_holds_nobody_up(
     tmp_path: Path, clock: ManualClock, model: WeatherModel
 ) -> None:

@@ -743,7 +743,7 @@ async def test_what_the_tools_say_of_themselves_is_enough_to_ask(
         assert found["context"]["reason"] == "bad-proposal"  # it needs arguments, and no more
 
 
-async def test_a_schema_is_told_as_it_stands_and_its_numbers_are_numbers(
+async def test_a_schema_is_told_with_room_for_references_and_its_numbers_are_numbers(
     tmp_path: Path, world: World
 ) -> None:
     fleet = client_fleet(tmp_path, world)
@@ -764,8 +764,15 @@ async def test_a_schema_is_told_as_it_stands_and_its_numbers_are_numbers(
     file.write_text(text.replace(words, told))
     async with fleet, served(fleet) as address, client(address) as courier:
         tools = {one["name"]: one for one in (await courier.get("/v1/agent/tools")).json()["tools"]}
-        assert tools["book.look"]["input_schema"] == schema
-        args: dict[str, Any] = {"name": "1.5", "weights": [1.5, 2, -0.0, 1e-7]}
+        shown = Draft202012Validator(tools["book.look"]["input_schema"])
+        for args, fits in (
+            ({"name": "x", "weights": [1.5]}, True),
+            ({"name": "x", "weights": ["ref:/charter/weight"]}, True),
+            ({"name": "x", "weights": ["1.5"]}, False),
+            ({"weights": []}, False),
+        ):
+            assert shown.is_valid(args) == fits
+        args = {"name": "1.5", "weights": [1.5, 2, -0.0, 1e-7]}
         assert (await post_call(courier, "book.look", args))["status"] == "done"
         (call,) = world.calls
         assert call.args == {"name": "1.5", "weights": [1.5, 2, 0, 1e-7]}

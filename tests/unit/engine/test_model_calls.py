@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vedette.domain.model import FailureKind, Model
-from vedette.domain.model_turn import ModelAway, ModelUse
+from vedette.domain.model_turn import UNCHARGED, ModelAway, ModelUse, RequestRefused
 from vedette.engine.circuit_breaker import Breaker
 from vedette.engine.model_calls import ModelCall, ModelCalls
 
@@ -53,6 +53,32 @@ def test_a_call_whose_answer_was_lost_counts_and_tells_nothing_of_its_provider()
     assert calls.breaker.state != "closed", "a trial that was lost is none that succeeded"
     assert calls.in_flight == 0
     assert calls.next_start_us(later) == later + MINUTE
+
+
+def test_a_call_that_takes_long_counts_for_one_minute_only() -> None:
+    calls = calls_of(calls_per_minute=2, tokens_per_minute=100)
+    slow, quick = begin(calls, 0, 40), begin(calls, 1, 40)
+    calls.end(quick, 2, tokens=40)
+    assert calls.next_start_us(3, 40) == MINUTE + 1, (
+        "the slow one leaves its minute, not its tokens"
+    )
+    assert calls.next_start_us(MINUTE + 1, 40) == MINUTE + 1
+    assert calls.next_start_us(2 * MINUTE, 61) is None, "its tokens are not known before it ends"
+    calls.end(slow, 3 * MINUTE, tokens=10)
+    assert calls.next_start_us(3 * MINUTE, 100) == 3 * MINUTE
+
+
+def test_a_refusal_of_what_was_given_back_tells_nothing() -> None:
+    calls = calls_of()
+    refusal = RequestRefused("no", UNCHARGED)
+    refusal.may_begin_anew = True
+    for now in range(20):
+        calls.end(begin(calls, now), now, failure=refusal)
+    assert calls.begin(20, 0) is not None
+    refusal.may_begin_anew = False
+    for now in range(21, 26):
+        calls.end(begin(calls, now), now, failure=refusal)
+    assert calls.begin(26, 0) is None, "five in a row open the breaker"
 
 
 def test_a_minute_is_any_minute() -> None:

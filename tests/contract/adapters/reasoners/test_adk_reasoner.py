@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from vedette.adapters.reasoners.adk.answer import read_usage
 from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools, offer_references
+from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools
 from vedette.config.agent_folder import release_digest
 from vedette.domain.action import encode_arguments
+from vedette.domain.argument_schema import offer_references
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
@@ -491,8 +492,8 @@ async def test_a_model_that_does_not_answer_is_given_up(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (RuntimeError("429 quota"), "RuntimeError: 429 quota"),
-        (ValueError("odd"), "ValueError: odd"),
+        (RuntimeError("429 quota"), "failed: RuntimeError"),
+        (ValueError("odd"), "failed: ValueError"),
         (TimeoutError(), "did not answer in time"),
     ],
 )

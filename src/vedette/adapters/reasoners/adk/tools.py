@@ -28,7 +28,7 @@ from vedette.config.agent_folder import tool_summaries
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
-from vedette.domain.argument_schema import ArgumentSchema
+from vedette.domain.argument_schema import ArgumentSchema, offer_references
 from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.origin import REF, escape_pointer, read_reference
 
@@ -112,58 +112,6 @@ class DeclaredTool(BaseTool):
             return ArgumentSchema(self.schema).read_numbers(self.tool, given, places)
         except BadProposal:  # too much of it, so that it was refused
             return given
-
-
-# What a value may be declared to be that a reference stands for: providers that hold a model to the
-# schema let it write nothing else.
-_REFERENCE = {"type": "string", "pattern": f"^{REF}"}
-# What leaves it open which text a text is.
-_OPEN_KEYS = frozenset(
-    {"type", "title", "description", "default", "examples", "deprecated", "$comment"}
-)
-
-
-def offer_references(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments as a model is shown it: where a value may be, a
-    reference may be. Not in what is compared (`if`, `not`, `contains`), and one of `oneOf` is any
-    of them, for a reference fits several.
-    """
-    offered = dict(schema)
-    for key in ("items", "additionalProperties"):
-        if key in schema:
-            offered[key] = _offer_reference(schema[key])
-    if "prefixItems" in schema:
-        offered["prefixItems"] = [_offer_reference(each) for each in schema["prefixItems"]]
-    if "properties" in schema:
-        named = schema["properties"].items()
-        offered["properties"] = {name: _offer_reference(each) for name, each in named}
-    for key in ("$defs", "definitions"):
-        if key in schema:
-            offered[key] = {name: _offer_within(each) for name, each in schema[key].items()}
-    for key in ("allOf", "anyOf", "oneOf"):
-        if key in schema:
-            offered[key] = [_offer_within(each) for each in schema[key]]
-    for key in ("then", "else"):
-        if key in schema:
-            offered[key] = _offer_within(schema[key])
-    if "oneOf" in offered:
-        either = {"anyOf": offered.pop("oneOf")}
-        offered |= either if "anyOf" not in offered else {
-            "allOf": [*offered.get("allOf", []), either]
-        }  # fmt: skip
-    return offered
-
-
-def _offer_within(schema: Any) -> Any:
-    return offer_references(schema) if isinstance(schema, Mapping) else schema
-
-
-def _offer_reference(schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return schema
-    if schema.keys() <= _OPEN_KEYS and "string" in schema.get("type", "string"):
-        return schema
-    return {"anyOf": [offer_references(schema), _REFERENCE]}
 
 
 def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:

@@ -128,14 +128,17 @@ class WorkerModels(StatelessReasoner):
         model may have answered it already, so it is charged, reserved for and asked anew.
         """
         agent, suspect = briefing.agent, (briefing.agent, briefing.run)
-        handle = self._secondary_handle(agent) if suspect in self._suspects else self._handle(agent)
-        if not handle.worker_number:
+        main = self._handles.get(agent)
+        if suspect in self._suspects or main is None or not main.worker_number:
             await self._read_keys(self._specs[agent].models)
+        handle = self._secondary_handle(agent) if suspect in self._suspects else self._handle(agent)
         try:
             judgement = await handle.reason(briefing)
         except ModelAway as error:
             if error.kind == "key" and briefing.model in self.models:
-                await self._renew_key(self.models[briefing.model])
+                # Told again even if it is the same: this worker may have been left the one before.
+                await self._read_keys((self.models[briefing.model],))
+                handle.tell_key(briefing.model)
             raise
         except WorkerLost as error:
             if error.is_culprit:
@@ -187,24 +190,22 @@ class WorkerModels(StatelessReasoner):
     async def _read_keys(self, plans: Sequence[ModelPlan], *, required: bool = False) -> None:
         """Read the keys of some models, beside the loop: Secret Manager is asked over the network.
 
-        One that cannot be read now stays as it was. Raises what reading one raises if `required`.
+        One that is another now is told to all workers that ask its model; one that cannot be read
+        stays as it was. Raises what reading one raises if `required`.
         """
         for plan in plans:
             try:
-                self._keys[plan.model.name] = await asyncio.to_thread(plan.key)
+                key = await asyncio.to_thread(plan.key)
             except VedetteError:
                 if required:
                     raise
-
-    async def _renew_key(self, plan: ModelPlan) -> None:
-        """Read the key that a provider did not take again, and tell it to who asks that model."""
-        name = plan.model.name
-        before = self._keys.get(name)
-        await self._read_keys((plan,))
-        if self._keys.get(name) != before:
-            secondary = (one for handles in self._secondary.values() for one in handles)
-            for handle in [*self._handles.values(), *secondary]:
-                handle.tell_key(name)
+                continue
+            name = plan.model.name
+            if self._keys.get(name) != key:
+                self._keys[name] = key
+                apart = (one for handles in self._secondary.values() for one in handles)
+                for handle in [*self._handles.values(), *apart]:
+                    handle.tell_key(name)
 
     def _secondary_handle(self, agent: str) -> _ModelHandle:
         handles = self._secondary.setdefault(agent, [])
