@@ -235,7 +235,7 @@ async def test_a_model_that_fails_is_asked_again_and_in_the_end_given_up(
         await fleet.wait_until_idle()
         assert state(fleet, hopeless) == "dead"
         (dead,) = fleet.entries("run.dead")
-        assert "429 quota" in fleet.body(dead["seq"])["why"]
+        assert "failed: RuntimeError" in fleet.body(dead["seq"])["why"]
 
 
 async def test_a_model_that_never_ends_is_a_dead_letter(tmp_path: Path, world: World) -> None:
