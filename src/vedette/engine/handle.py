@@ -287,7 +287,8 @@ async def ask_reasoner(
         # It may have been asked all the same: it counts among the calls of its minute.
         release_model(services, context, ModelUse(1), is_answered=False)
         raise
-    release_model(services, context, judgement.use)
+    if context.model_call is not None:
+        release_model(services, context, judgement.use)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
     return judgement

@@ -86,8 +86,12 @@ def compose_step(
     `counted` counts its permits against the rate limits.
     """
     turn = context.run.turn + 1
-    settlement, beyond, returns = release_reservation(services, context, judgement.use)
-    drafts = [*(replace(read, cause=context.run.last) for read in reads), *settlement]
+    drafts = [replace(read, cause=context.run.last) for read in reads]
+    beyond: dict[str, int] = {}
+    returns: list[tuple[str, int, int]] = []
+    if context.reservation is not None:  # a judge's turn was never booked
+        settlement, beyond, returns = release_reservation(services, context, judgement.use)
+        drafts += settlement
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
     is_uneventful = (

@@ -82,7 +82,9 @@ class Recall(Struct):
         for scope in agent.scopes:
             if self._may_read(agent, event, scope, now_us, drafts):
                 memories.extend(self._search(agent, event, scope, now_us))
-                missing = set(cited) - {memory.cite() for memory in memories}
+                missing = set(cited)
+                if missing:
+                    missing -= {memory.cite() for memory in memories}
                 if missing:
                     active = self._read(
                         scope, partial(self.banks.lessons, scope.bank, scope.scope, now_us)

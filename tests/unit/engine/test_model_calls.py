@@ -130,7 +130,8 @@ def test_no_limit_is_ever_exceeded(
     for wait_us, tokens, ends in steps:
         now += wait_us
         if ends and running:
-            calls.end(running.pop(0), now, tokens=tokens // 2)
+            ended = running.pop(0)  # with no more than it was said to take
+            calls.end(ended, now, tokens=min(ended.tokens, tokens))
         elif (call := calls.begin(now, tokens)) is not None:
             running.append(call)
             begun.append((now, call))
