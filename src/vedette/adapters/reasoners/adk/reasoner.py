@@ -18,8 +18,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from vedette.adapters.reasoners.adk.answer import Answer, check_answer
 from vedette.adapters.reasoners.adk.conversation import Prompt, compose_prompt, has_begun_anew
@@ -69,8 +68,6 @@ class _LoadedAgent(Struct, frozen=True):
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
     max_input: int | None = None
-    # By entry of [models]: the same agent, that asks it.
-    by_model: dict[str, LlmAgent] = field(default_factory=dict)
 
 
 class AdkReasoner(StatelessReasoner):
@@ -164,9 +161,7 @@ class AdkReasoner(StatelessReasoner):
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
         confidence = _confidence(briefing)
         asked = self._models.get(briefing.model)
-        if asked is not None:
-            ready = _with_model(ready, briefing.model, await asked.require())
-        llm = ready.agent.canonical_model
+        llm = ready.agent.canonical_model if asked is None else await asked.require()
         speaker = describe_speaker(llm, None if asked is None else asked.route)
         capture = Capture(
             frozenset(ready.by_function),
@@ -317,14 +312,6 @@ def _load(
         )
     agent = checked.clone(update=changes)
     return _LoadedAgent(agent, by_function, {tool.tool: tool for tool in tools}, max_input)
-
-
-def _with_model(ready: _LoadedAgent, name: str, llm: BaseLlm) -> _LoadedAgent:
-    """Return an agent that asks an entry of [models] in place of what its agent.py names."""
-    agent = ready.by_model.get(name)
-    if agent is None or agent.model is not llm:
-        agent = ready.by_model[name] = ready.agent.clone(update={"model": llm})
-    return replace(ready, agent=agent)
 
 
 def _require_model(model: str, folder: Path) -> None:
