@@ -308,6 +308,30 @@ async def test_a_key_that_is_changed_is_taken_up_by_the_worker_that_runs(tmp_pat
             assert there.pid("sorter") == pid
 
 
+async def test_a_key_that_is_read_for_another_is_told_to_the_worker_that_runs(
+    tmp_path: Path,
+) -> None:
+    """Where a release, or another agent, has had it read first, nobody is refused for it."""
+    key, old, new = tmp_path / "key", "sk-of-yesterday", "sk-of-today"
+    key.write_text(old)
+    folder = write(tmp_path, CODE)
+    with ModelServer(file_mail, keys=(old,)) as server:
+        plan = entry("gemini", "gemini-3-pro-preview", server.url, key)
+        reach = find_entry_access(plan, {}, tmp_path).reach
+        with models(tmp_path, plans={"fast": plan}) as there:
+            told = await there.describe("sorter", folder)
+            spec = ModelWorkerSpec(str(folder), None, told, reach=reach, models=(plan,))
+            (await there.reasoner.prepare("sorter", spec))()
+            asked = replace(briefing(), model="fast")
+            await there.reasoner.reason(asked)
+            pid = there.pid("sorter")
+            server.keys = frozenset({new})
+            key.write_text(new)
+            await there.reasoner.prepare("sorter", spec)
+            assert (await there.reasoner.reason(asked)).proposals
+            assert there.pid("sorter") == pid
+
+
 async def test_a_key_that_is_not_there_keeps_a_fleet_from_its_start(tmp_path: Path) -> None:
     folder, missing = write(tmp_path, CODE), tmp_path / "nowhere"
     plan = entry("gemini", "gemini-3-pro-preview", "http://127.0.0.1:9", missing)

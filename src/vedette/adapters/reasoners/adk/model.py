@@ -20,6 +20,10 @@ from vedette.domain.model_turn import ModelAway
 if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
 
+# LiteLLM fetches a price list when it is imported, for ten seconds where there is no way to it; and
+# ADK imports it as well, for a model that an agent.py names.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
 # Where an entry names no server: the clients would ask the environment for one.
 _SERVERS = {
     "gemini": "https://generativelanguage.googleapis.com/",
@@ -55,9 +59,6 @@ class AskedModel:
         does not answer.
         """
         if self._llm is None or self._is_key_doubted:
-            # First of all: it fetches a price list at import, for ten seconds where there is no way
-            # to it.
-            os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
             self._plan.import_extra()
             key = self._read_key()
             if self._llm is None or key != self.key:
