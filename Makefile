@@ -12,9 +12,9 @@ SEED ?=
 
 .PHONY: help setup run test check fast faults io-errors clients jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
-  eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
+  eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads bench-postgres-workers
+  simulate-heads bench-postgres-workers bench-model bench-misbehaviour show-outage show-held-calls
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,7 @@ setup: ## Make .venv from requirements.lock and install the pinned opa (quick wh
 	@tools/bqemulator
 	@tools/aiosmtpd
 	@tools/clients
+	@tools/mcp-servers
 	@tools/dovecot
 	@tools/prometheus
 	@tools/terraform-provider
@@ -101,6 +102,10 @@ eval-real: ## Score the judges on the data of VEDETTE_DATA beside baselines (30 
 	@tools/setup
 	@$(BIN)/python -m tools.eval_real $(ARGS)
 
+eval-cascade: ## Score a judge, a scripted model and the cascade of both on the mails of VEDETTE_DATA (1 min)
+	@tools/setup
+	@$(BIN)/python -m tools.eval_cascade
+
 kill-real: ## Kill -9 a replay of the real data of VEDETTE_DATA twenty times and compare; ARGS go to pytest
 	@tools/setup
 	@$(BIN)/pytest -q tests/faults/test_kill.py -k real_data $(ARGS)
@@ -154,6 +159,14 @@ bench-stop: ## From the order to stop to the last call, at 500 events/s and over
 	@tools/setup
 	@$(BIN)/python -m tests.bench.stop $(ARGS)
 
+bench-model: ## A model's turn outside its provider: CPU of engine, worker, tools, for each wire (5 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.model_turn $(ARGS)
+
+bench-misbehaviour: ## The others beside models that misbehave: /healthz, p99, effects, spend (15 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.misbehaving_models $(ARGS)
+
 bench-publish: ## 60 policy changes at 20 processes under load: time, late calls, late commits (10 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.publish $(ARGS)
@@ -189,6 +202,15 @@ replay-pubsub: ## The replay over a Pub/Sub emulator on PostgreSQL; ARGS=--real:
 show-imap: ## A new agent at an IMAP mailbox of 1,000 mails: observe, ask, act on one folder (2 min)
 	@tools/setup
 	@$(BIN)/python -m tests.acceptance.show_imap $(ARGS)
+
+show-outage: ## A provider away for five minutes of real time (6 min); ARGS="--seconds 30"
+	@tools/setup
+	@$(BIN)/python -m tests.acceptance.show_outage $(ARGS)
+
+show-held-calls: ## Calls of three clients held for five minutes on a daemon (17 min); ARGS="--minutes 0.3"
+	@tools/setup
+	@tools/clients
+	@$(BIN)/python -m tests.acceptance.show_held_calls $(ARGS)
 
 pairs: ## 98 routines against 126 attacks in nine ways, with rules and without, by an agent that obeys (2 min of CPU)
 	@tools/setup

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a type checker is told in its own way
     from vedette.adapters.mail.smtp import Unanswered as Unanswered
     from vedette.adapters.mail.smtp import send_mail as send_mail
     from vedette.adapters.reasoners.adk.tools import declared_tools as declared_tools
+    from vedette.adapters.tools.plain_function import perform_function as perform_function
     from vedette.config.field import Field as Field
     from vedette.config.secret_reference import read_secret as read_secret
     from vedette.config.settings_table import Duration as Duration
@@ -81,6 +82,7 @@ else:
             "vedette.adapters.mail.imap.pool": ("mail_session",),
             "vedette.adapters.mail.imap.session": ("MAX_MAIL", "MailSession", "NoFolder"),
             "vedette.adapters.mail.smtp": ("Unanswered", "send_mail"),
+            "vedette.adapters.tools.plain_function": ("perform_function",),
             "vedette.domain.base.clock": ("Clock", "duration_us"),
             "vedette.domain.base.failpoint": ("failpoint:hit_failpoint",),
             "vedette.domain.effect": ("Call", "Outcome", "RowWrite"),

@@ -5,6 +5,7 @@ Nothing but what the page shows is written, but for the address of the test serv
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -37,9 +38,14 @@ OTHER_WIRES = {
 pytestmark = pytest.mark.timeout(240)
 
 
-def block(kind: str) -> str:
-    """Return the page's only block of a kind."""
-    (found,) = re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.S)
+TRIAL = "## Try it before it acts"
+
+
+def block(kind: str, *, trial: bool = False) -> str:
+    """Return the only block of a kind of the page's main part, or of its part on trials."""
+    main, rest = PAGE.read_text("utf-8").split(TRIAL)
+    text = rest if trial else main
+    (found,) = re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.S)
     return str(found)
 
 
@@ -53,7 +59,10 @@ class Person:
         self.find_packages_in(_SOURCES)
         self.shell = doc_page.shell(folder, programs, folder / "home")
         self.url = url
-        self.commands = [shown.command for shown in doc_page.commands(PAGE)]
+        last = PAGE.read_text("utf-8").splitlines().index(TRIAL)
+        shown = doc_page.commands(PAGE)
+        self.commands = [one.command for one in shown if one.line < last]
+        self.trial = [one.command for one in shown if one.line > last]
 
     def find_packages_in(self, *folders: Path) -> None:
         """Have the program look for its packages in these folders first."""
@@ -168,10 +177,12 @@ def test_eighty_mails_by_a_strict_provider_with_thinking_on(
     person = Person(tmp_path, server.url + ("/v1" if wire == "openai" else ""))
     faster = {"calls_per_minute = 60": "calls_per_minute = 6000"}
     person.give_a_model({**WIRES, **OTHER_WIRES}[wire] | faster)
-    agent = person.shell.folder / "agents/inbox_triage/agent.yaml"
-    text = agent.read_text("utf-8")
-    assert text.count("\ncharter:\n") == 1
-    agent.write_text(text.replace("\ncharter:\n", "\ncharter:\n  model_confidence: 1\n"))
+    limits = person.shell.folder / "policies/limits/data.yaml"  # nobody has measured it
+    text = limits.read_text("utf-8")
+    assert text.count("    inbox_triage:\n      default: 800\n") == 1
+    limits.write_text(
+        text.replace("inbox_triage:\n      default: 800", "inbox_triage:\n      default: 0")
+    )
     done: list[str] = []
     with person.running() as log:
         until = time.monotonic() + 150
@@ -185,6 +196,48 @@ def test_eighty_mails_by_a_strict_provider_with_thinking_on(
     assert 1 <= server.max_calls_in_flight <= 8
     filed = person.shell.folder / ".vedette/mailbox/.Invoices"
     assert len(list(filed.rglob("*.harbour*"))) == 80
+
+
+def test_an_agent_is_tried_before_it_acts(server: ModelServer, tmp_path: Path) -> None:
+    """What the model says is kept; after that nobody is asked, and no key is needed."""
+    person = Person(tmp_path, server.url)
+    record, replay, look_back, ask_anew = person.trial
+
+    def give(command: str, **environ: str) -> str:
+        return " ".join(person.give(command, **environ).split())  # of the terminal's width
+
+    person.give_a_model(WIRES["gemini"])
+    evals = person.shell.folder / "agents/inbox_triage/evals"
+    for file in evals.glob("*.yaml"):
+        file.unlink()
+    (evals / "model.yaml").write_text(block("yaml", trial=True))
+    assert "not recorded: vedette check cases inbox_triage --live --record" in give(replay)
+    out = give(record, GEMINI_API_KEY=KEY)
+    assert "1 cases, 1 as expected, 0 not" in out
+    assert "2 turns, 2 calls, 200 + 40 tokens, cost unknown, recoveries: none" in out
+    asked = dict(server.statuses)
+    assert "1 cases, 1 as expected, 0 not" in give(replay)
+    assert dict(server.statuses) == asked, "nobody was asked"
+    assert "0 problems" in give("vedette check")
+    assert "GEMINI_API_KEY is not set" in give(record)
+
+    with person.running() as log:
+        hold = None
+        until = time.monotonic() + 90
+        while hold is None and time.monotonic() < until:
+            time.sleep(1)
+            listed = person.give(f"{person.commands[3]} --limit 200")
+            hold = re.search(r"^(hold_\w+) +inbox_triage: mail.file", listed, re.MULTILINE)
+        assert hold, log.read_text()
+    asked = dict(server.statuses)
+    said = give(look_back.replace("EVENT", hold[1]))
+    assert "a recording: gemini-3-pro-preview said this at" in said
+    assert "mail.file: would wait for a person" in said
+    assert dict(server.statuses) == asked, "nobody was asked"
+    anew = give(ask_anew.replace("EVENT", hold[1]), GEMINI_API_KEY=KEY)
+    assert "gemini-3-pro-preview was asked anew" in anew
+    assert server.statuses[200] == asked[200] + 1
+    assert KEY not in "".join(path.read_text() for path in evals.rglob("*.*"))
 
 
 def test_each_wrong_step_ends_in_one_sentence_and_its_mend(
@@ -233,3 +286,39 @@ def test_a_missing_extra_is_named_with_its_mend(tmp_path: Path) -> None:
     out = person.give("vedette check --live", GEMINI_API_KEY=KEY)
     assert 'pip install "vedette[anthropic]"' in " ".join(out.split())
     assert "Traceback" not in out
+
+
+def test_a_judge_goes_first_and_the_model_is_asked_of_the_rest(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    """The page's last block, in workers of their own: what the judge settles asks nobody."""
+    person = Person(tmp_path, server.url)
+    person.give_a_model(WIRES["gemini"] | {"calls_per_minute = 60": "calls_per_minute = 6000"})
+    agent = person.shell.folder / "agents/inbox_triage/agent.yaml"
+    first, model, shares = block("text").splitlines()
+    text = agent.read_text("utf-8")
+    (named,) = [line for line in text.splitlines() if line.startswith(model)]
+    agent.write_text(text.replace(f"{named}\n", f"{first}\n{named}\n{shares}\n"))
+    with person.running() as log:
+        until = time.monotonic() + 150
+        waking: dict[str, int] = {}
+        while sum(waking.values()) < 80 and time.monotonic() < until:
+            time.sleep(2)
+            listed = person.give("vedette runs --agent inbox_triage --limit 100")
+            states = re.findall(r"inbox_triage +(done|waiting)\b", listed)
+            waking = {state: states.count(state) for state in ("done", "waiting")}
+        assert sum(waking.values()) == 80, listed[-300:] + log.read_text()[-300:]
+        time.sleep(2)
+        found = json.loads(person.give("vedette report --json"))
+        (one,) = [each for each in found["wakeups"] if each["agent"] == "inbox_triage"]
+    asked = server.statuses[200]
+    assert 0 < asked < 80
+    assert one["model_calls"] == asked
+    # Nobody has measured the model: each run that asked it waits for a person.
+    assert waking["waiting"] >= asked
+    assert one["at_no_cost"] > 0
+    assert one["by_model"] == 0
+    held = person.give("vedette hold --limit 200")
+    hold = re.search(r"^(hold_\w+) +inbox_triage: mail.file", held, re.MULTILINE)
+    assert hold is not None
+    assert "opinion   the judge says" in person.give(f"vedette hold {hold[1]}")

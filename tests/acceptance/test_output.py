@@ -17,6 +17,7 @@ import pkgutil
 import pty
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,10 +33,13 @@ from tools import json_shapes
 import vedette.interfaces.cli
 from vedette.domain.base.fleet_clock import CLOCK_FILE
 from vedette.interfaces.cli import cli, main, output
+from vedette.testing.model_server import ModelServer
+from vedette.testing.model_server.script import mail_agent
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "json.md"
+MCP_SERVER = ROOT / "tests/contract/adapters/mcp/modern_server.py"
 WIDTH = 80
 # The mail that gives orders, two of spam and some more: holds, denials, things done.
 MAILS = re.compile(r"M00(0[1-6]|63)\.")
@@ -52,6 +56,22 @@ kind = "maildir"
 name = "sample"
 path = "@state/mailbox"
 copy_from = "samples/mailbox"
+"""
+MODEL = """
+[isolation]
+workers = "none"
+[models.fast]
+provider = "gemini"
+model = "gemini-3-pro-preview"
+key_file = "key"
+base_url = "{}"
+"""
+FILED = {"message": "ref:/event/subject", "folder": "ref:/charter/folders/invoice"}
+CASE = """\
+- name: an invoice is filed
+  event: {type: mail.received, source: "maildir:a", id: a, subject: a, data: {text: an invoice}}
+  outcomes: {mail.file: {}}
+  expect: {held: [mail.file]}
 """
 TOY = """\
 fleet = "harbour"
@@ -151,6 +171,8 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
     writes(made)
     dead(Scene(folder.parent / "toy", results, parent_scene.said))
     older(Scene(folder.parent / "older", results, parent_scene.said))
+    with ModelServer(mail_agent(args=FILED), keys=("test-key",)) as server:
+        asked(Scene(folder.parent / "asked", results, parent_scene.said), server.url)
     return made
 
 
@@ -235,6 +257,11 @@ def writes(made: Scene) -> None:
     made.do("resume", "inbox_triage", *why)
     made.do("budget", "inbox_triage", "--raise", "2h", *why, shown="budget AGENT --raise")
     made.do("agent new", "front_desk", "--like", "inbox_triage")
+    with (made.folder / "vedette.toml").open("a", encoding="utf-8") as toml:
+        server = json.dumps([sys.executable, str(MCP_SERVER)])
+        toml.write(f'[targets.words]\nkind = "mcp"\ncommand = {server}\nread = ["{MCP_SERVER}"]\n')
+    made.do("tool list", "--mcp", "words")
+    made.do("tool add", "front_desk", "--mcp", "words", "--tool", "echo", "--yes")
     made.do("agent release", "inbox_triage", *why)
     made.do("policy publish", "--yes", *why)
     made.do("policy rollback", "1", "--yes", *why)
@@ -302,10 +329,33 @@ def older(made: Scene) -> None:
     made.do("upgrade", "--reason", "a new version")
 
 
+def asked(made: Scene, url: str) -> None:
+    """The verbs that a model is asked by, or whose recordings are put to the rules."""
+    Scene(made.folder.parent, made.told).do("init", str(made.folder))
+    (made.folder / "key").write_text("test-key")
+    settings = made.folder / "vedette.toml"
+    settings.write_text(settings.read_text("utf-8") + MODEL.format(url), "utf-8")
+    agent = made.folder / "agents/inbox_triage"
+    text = (
+        (agent / "agent.yaml")
+        .read_text("utf-8")
+        .replace("reasoner: judge\nmax_turns: 1", "model: fast")
+    )
+    (agent / "agent.yaml").write_text(
+        text.replace("\nbudget:", "\nbudget:\n  model_calls_per_day: 9")
+    )
+    for file in (agent / "evals").glob("*.yaml"):
+        file.unlink()
+    (agent / "evals/one.yaml").write_text(CASE, "utf-8")
+    made.do("check cases", "inbox_triage", "--live", "--record", shown="check cases AGENT --live")
+    mail = "samples/tutorial/school-visit.eml"
+    made.do("try", "inbox_triage", mail, "--live", shown="try AGENT EVENT --live")
+
+
 # --- all of it --------------------------------------------------------------------------------
 
-# They need a service, a database or a process of their own; or print what is no prose.
-LEFT_OUT = {"completion", "migrate", "pubsub", "restore", "worker"}
+# They need a service, a database, a box or a process of their own; or print what is no prose.
+LEFT_OUT = {"agent import", "completion", "migrate", "pubsub", "restore", "worker"}
 FINDS = {"check --live"}  # it warns of a memory that has expired, and of what this machine lacks
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -183,7 +183,7 @@ gauge_keeper:
   memory: [bench/gauges]
 """
 
-LIMITS = "    gauge_keeper: {minute: 100000000, hour: 100000000, day: 1000000000}\n"
+LIMITS = "    {name}: {{minute: 100000000, hour: 100000000, day: 1000000000}}\n"
 INWARD = "  inward: [mark.write]\n"
 
 
@@ -208,19 +208,20 @@ def write_content(
     (bank / "bank.yaml").write_text(BANK_YAML)
     for name, text in (_text_memories() if kind == "text" else MEMORIES).items():
         (bank / f"{name}.md").write_text(MEMORY_MD.format(name=name, text=text))
-    _write_policies(root / "policies", GRANT + INWARD if inward else GRANT)
+    write_policies(root / "policies", [GRANT + INWARD if inward else GRANT])
 
 
-def _write_policies(to: Path, grant: str) -> None:
-    """Copy the shipped policies and add the agent's grant and limits to their data."""
+def write_policies(to: Path, grants: Sequence[str], agents: Sequence[str] = (AGENT,)) -> None:
+    """Copy the shipped policies and add grants, and limits of these agents, to their data."""
     shutil.copytree(checkout() / "policies", to)
-    grants = to / "grants" / "data.yaml"
-    grants.write_text(grants.read_text(encoding="utf-8") + grant, encoding="utf-8")
+    data = to / "grants" / "data.yaml"
+    data.write_text(data.read_text(encoding="utf-8") + "".join(grants), encoding="utf-8")
     limits = to / "limits" / "data.yaml"
     text = limits.read_text(encoding="utf-8")
     before, mark, after = text.partition("confidence_milli:\n")
     assert mark, "policies/limits/data.yaml has no confidence_milli any more"
-    limits.write_text(before + LIMITS + mark + after, encoding="utf-8")
+    more = "".join(LIMITS.format(name=agent) for agent in agents)
+    limits.write_text(before + more + mark + after, encoding="utf-8")
 
 
 def readings(

@@ -23,9 +23,8 @@ import httpcore
 from msgspec import Struct, field
 
 from vedette.domain.base import machine
+from vedette.domain.base.addresses import IpAddress
 from vedette.domain.base.socket_linger import deliver_unsent, drop_unsent
-
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Of these a server may want to know that there is no body (RFC 9110, 8.6).
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})

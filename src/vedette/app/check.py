@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle, Finding
+    from vedette.operations.evaluation import EvalCase
 
 # What vedette.grant reads of the grant of a tool.
 GRANT_KEYS = ("verb", "resource", "impact", "only")
@@ -69,9 +70,16 @@ def _content_problems(settings: Settings, contents: FleetContents) -> list[Probl
     from vedette.config.fleet import check_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.eval_cases import read_evals
+    from vedette.operations.recordings import recording_problems
+
+    def check_evals(agent: Agent, relative_path: str) -> tuple[list[EvalCase], list[Problem]]:
+        cases, problems = read_evals(agent, relative_path)
+        if agent.asks_model and not problems:
+            problems = recording_problems(agent, relative_path, [case.name for case in cases])
+        return cases, problems
 
     now_us = SystemClock().now_us()
-    found = check_fleet(settings.root, settings, read_evals, now_us=now_us, contents=contents)
+    found = check_fleet(settings.root, settings, check_evals, now_us=now_us, contents=contents)
     return [*found, *code_problems(settings.root, settings, now_us, contents)]
 
 

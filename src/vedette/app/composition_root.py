@@ -25,6 +25,7 @@ from vedette.app.workers import (
     build_run_journal,
     build_tool_executor,
     open_pool,
+    require_foreign_box,
     require_sandbox,
 )
 from vedette.domain.agent import Agent, Fleet
@@ -34,13 +35,11 @@ from vedette.domain.base.connections import ConnectionLimiter, connection_capaci
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.fleet_clock import CLOCK_FILE, FleetClock, Jump
 from vedette.domain.base.state_folder import StateIdentity, secure_folder
-from vedette.domain.budget import DAY_US, MINUTE_US
 from vedette.domain.bundle import Bundle
 from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Reasoner, ToolExecutor
-from vedette.domain.spend import window_start
 from vedette.domain.stop import StopState
 from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.ingest import EventIntake
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from vedette.app.stores import FleetStore
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
-    from vedette.domain.ports.run_store import SpendReader
     from vedette.domain.ports.store import Store
     from vedette.store.banks import SqliteBank
 
@@ -186,6 +184,7 @@ async def _open_app(
     fleet = loaded.fleet
     contained = assess_containment(settings, fleet.agents)
     require_sandbox(settings, contained)
+    require_foreign_box(contained, fleet.agents)
     closed = secure_folder(settings.state)
     store = open_store(settings, fleet_clock.now_us)
     jump = _begin_clock(fleet_clock, store)
@@ -197,7 +196,7 @@ async def _open_app(
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
         fed = sync_banks(banks, store)
-        tools = build_tool_executor(fleet, pool, settings.targets)
+        tools = build_tool_executor(settings, fleet, pool)
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
         all_reasoners = reasoners or await build_reasoners(
@@ -345,7 +344,7 @@ def _build_services(
         # There is one lease, and this worker holds it from here on.
         calls.note_lease(store.cluster.epoch, clock.monotonic_us())
     calls.start_seq = store.ledger.last_seq()
-    _restore_counts(services, store.spend)
+    services.gateway.counts.read(store.spend.by_minute, clock.now_us())
     return services
 
 
@@ -353,12 +352,6 @@ def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     """Return the agents that have a judge: nobody else is made of memories."""
     agents = loaded.fleet.agents
     return {name: agent for name, agent in agents.items() if agent.has_judge}
-
-
-def _restore_counts(services: Services, spend: SpendReader) -> None:
-    now = services.clock.now_us()
-    for agent, unit, minute, amount in spend.by_minute(window_start(now, DAY_US) // MINUTE_US):
-        services.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
 
 
 def _fleet_loaded_draft(loaded: LoadedFleet, versions: Any, visit: bool) -> Draft:

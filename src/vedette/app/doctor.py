@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from vedette.app.server_watch import tools_of_target
+from vedette.app.workers import box_settings
 from vedette.config.plugins import plugins
 from vedette.config.reach import target_plugin
 from vedette.domain.base.clock import SystemClock
@@ -102,9 +104,9 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
     except VedetteError as error:
         found.append(CheckResult("policy engine", "fail", error.what, error.mend or ""))
     dates: dict[str, tuple[str, int]] = {}
-    found += asyncio.run(check_network(settings, dates))
     found += check_clocks(now_us, last_us, dates)
     agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
+    found += asyncio.run(check_network(settings, dates, agents))
     found += asyncio.run(check_models(settings, agents))
     found += check_zones(agents, now_us)
     found.append(check_sandbox(settings, agents))
@@ -370,12 +372,21 @@ async def check_models(settings: Settings, agents: Mapping[str, Agent]) -> list[
     return await asyncio.gather(*(check(name) for name in names))
 
 
-async def check_network(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[CheckResult]:
-    """Look at every target and source; `dates` takes the Date that a server gave, and when."""
+async def check_network(
+    settings: Settings,
+    dates: dict[str, tuple[str, int]],
+    agents: Mapping[str, Agent] | None = None,
+) -> list[CheckResult]:
+    """Look at every target and source; `dates` takes the Date that a server gave, and when.
+
+    Of `agents` a target is told the tools that name it.
+    """
     probes = [
         *(
-            _probe_with_timeout(f"target {name}", _probe_target(f"target {name}", table))
-            for name, table in settings.targets.items()
+            _probe_with_timeout(
+                f"target {name}", _probe_target(settings, name, (agents or {}).values())
+            )
+            for name in settings.targets
         ),
         *(
             _probe_with_timeout(f"source {plan.name}", _probe_source(plan, dates))
@@ -409,8 +420,10 @@ async def _probe_with_timeout(what: str, probe: Coroutine[Any, Any, CheckResult]
         return CheckResult(what, "fail", message, "see its address and its secrets")
 
 
-async def _probe_target(what: str, table: Mapping[str, Any]) -> CheckResult:
-    probe = target_plugin(table).probe(table)
+async def _probe_target(settings: Settings, name: str, agents: Iterable[Agent]) -> CheckResult:
+    what, table = f"target {name}", settings.targets[name]
+    tools = tools_of_target(name, agents)
+    probe = target_plugin(table).probe_with(table, tools, box_settings(settings))
     if probe is not None:
         return CheckResult(what, "ok", str(await probe))
     if isinstance(path := table.get("path"), str):

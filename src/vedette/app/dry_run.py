@@ -19,12 +19,13 @@ from vedette.domain.action import Action, bind_proposal, check_confidence
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.errors import BadCommand, BadProposal
 from vedette.domain.budget import ACTIONS
-from vedette.domain.decision import DecisionContext
+from vedette.domain.decision import Decision, DecisionContext
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.ports.store import StoreReader
-from vedette.domain.readers import ReaderRule, Readers, event_readers, unpack_row
+from vedette.domain.readers import ReaderRule, Readers, unpack_row
+from vedette.domain.tool import Tool
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
 from vedette.operations.evaluation import first_briefing, first_roots, to_stored_event
@@ -57,16 +58,15 @@ class DryRun(Struct, frozen=True):
     registry: Mapping[str, Any]
     targets: Mapping[str, Mapping[str, Any]]
     now_us: int
+    secrecy: Sequence[ReaderRule]
     stopped: frozenset[str] = frozenset()
-    secrecy: Sequence[ReaderRule] = ()
 
     def run(self, raw: Event, prior: PriorState) -> dict[str, Any]:
         """Put an event through; return what came of it as one JSON object.
 
         Raises BadEvent, what the judge raises, and BadConfidence if it does not say how sure it is.
         """
-        readers = event_readers(self.secrecy, raw.source, raw.type, raw.readers)
-        event, agent = to_stored_event(replace(raw, readers=readers)), self.agent
+        event, agent = to_stored_event(raw, self.secrecy), self.agent
         memories, _ = self.recall.find_memories(agent, event, self.now_us)
         briefing = self._briefing(event, prior, memories)
         judges = InProcessReasoner(lambda name: self.judge())
@@ -79,28 +79,26 @@ class DryRun(Struct, frozen=True):
             raise BadCommand(f"the judge of {agent.name} cannot take up its state")
         confidence = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
         row_readers = unpack_row(prior.row)[1]
-        actions, refused = self._decide(judgement, briefing, confidence, row_readers)
-        woken = next(match for match in self.fleet.match(event) if match.agent == agent.name)
+        # In a cascade its model would be asked, which costs: what it proposes is not known here.
+        deferred = agent.cascade is not None and not agent.cascade.settles(confidence)
+        decided = replace(judgement, proposals=(), candidates=()) if deferred else judgement
+        actions, refused = self._decide(decided, briefing, confidence, row_readers)
         return {
             "schema": SCHEMA,
-            "agent": agent.name,
-            "event": {"type": event.type, "source": event.source, "id": event.id,
-                      "subject": event.subject, "time": event.time, "key": event.key},
-            "wakes": woken.wakes,
-            "why_wakes": woken.why,
-            "revision": self.gateway.policy_rev or None,
+            **describe_trial(self.fleet, agent, event, self.gateway.policy_rev),
             "state": prior.description,
             "label": judgement.label,
             "confidence": judgement.confidence,
             "score": judgement.score,
             "threshold": judgement.threshold,
             "detail": dict(judgement.detail),
-            "memories": [_memory(memory) for memory in memories],
+            "deferred": deferred,
+            "memories": [describe_memory(memory) for memory in memories],
             "actions": actions,
             "refused": refused,
             "candidates": [
                 {"bank": one.bank, "scope": one.scope, "text": one.text}
-                for one in judgement.candidates
+                for one in decided.candidates
             ],
         }  # fmt: skip
 
@@ -140,39 +138,57 @@ class DryRun(Struct, frozen=True):
             decision = self.gateway.decide(action, decision_context).decision
             if decision.outcome == "permit":
                 self.gateway.counts.add(agent.name, ACTIONS, self.now_us)
-            actions.append(
-                {
-                    "tool": tool.name,
-                    "args": dict(action.args),
-                    "origins": dict(action.origins),
-                    "sources": dict(action.sources),
-                    "why": proposal.why,
-                    "confidence_milli": action.confidence_milli,
-                    "outcome": decision.outcome,
-                    "rule": decision.rule,
-                    "reasons": list(decision.reasons),
-                    "wait": decision.wait,
-                    "would": decision.would,
-                    "touches": self._describe_target(action),
-                    "inverse": tool.inverse,
-                }
-            )
+            actions.append(describe_action(agent, action, decision, self.targets))
         return actions, refused
 
-    def _describe_target(self, action: Action) -> str:
-        tool = action.tool
-        if tool.settles == "transactional":
-            return f"a row of the fleet's own collection {self.agent.collection}"
-        target = self.targets.get(tool.target or "", {})
-        # Addresses only: a table may name where a secret is, and never more than that.
-        places = (target.get(name) for name in ("path", "url", "host", "project", "smtp"))
-        place = next((str(found) for found in places if isinstance(found, str) and found), "")
-        return f"{tool.target or tool.resource} ({target.get('kind', '?')} {place})".replace(
-            " )", ")"
-        )
+
+def describe_action(
+    agent: Agent, action: Action, decision: Decision, targets: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a tried action and what was decided of it, as `--json` prints it."""
+    return {
+        "tool": action.tool.name,
+        "args": dict(action.args),
+        "origins": dict(action.origins),
+        "sources": dict(action.sources),
+        "why": action.why,
+        "confidence_milli": action.confidence_milli,
+        "outcome": decision.outcome,
+        "rule": decision.rule,
+        "reasons": list(decision.reasons),
+        "wait": decision.wait,
+        "would": decision.would,
+        "touches": describe_target(agent, action.tool, targets),
+        "inverse": action.tool.inverse,
+    }
 
 
-def _memory(memory: Memory) -> dict[str, Any]:
+def describe_trial(fleet: Fleet, agent: Agent, event: Event, revision: int) -> dict[str, Any]:
+    """Return what `--json` says first of a tried event: of whom, what, under which revision."""
+    woken = next(match for match in fleet.match(event) if match.agent == agent.name)
+    return {
+        "agent": agent.name,
+        "event": {"type": event.type, "source": event.source, "id": event.id,
+                  "subject": event.subject, "time": event.time, "key": event.key},
+        "wakes": woken.wakes,
+        "why_wakes": woken.why,
+        "revision": revision or None,
+    }  # fmt: skip
+
+
+def describe_target(agent: Agent, tool: Tool, targets: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what an agent's tool would touch, in words."""
+    if tool.settles == "transactional":
+        return f"a row of the fleet's own collection {agent.collection}"
+    target = targets.get(tool.target or "", {})
+    # Addresses only: a table may name where a secret is, and never more than that.
+    places = (target.get(name) for name in ("path", "url", "host", "project", "smtp"))
+    place = next((str(found) for found in places if isinstance(found, str) and found), "")
+    return f"{tool.target or tool.resource} ({target.get('kind', '?')} {place})".replace(" )", ")")
+
+
+def describe_memory(memory: Memory) -> dict[str, Any]:
+    """Return a memory that a tried event recalls, as `--json` prints it."""
     return {"cite": memory.cite(), "kind": memory.kind, "label": memory.label, "text": memory.text}
 
 

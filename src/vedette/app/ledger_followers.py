@@ -1,4 +1,4 @@
-"""Wiring of the ledger's followers beside the line: telemetry, notices, the shipper."""
+"""Wiring of what goes on beside the line: telemetry, notices, the shipper, servers' tools."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ def build_followers(
             trouble,
         )
         found.append(("shipper", work))
+    from vedette.app.server_watch import has_pinning_target, watch_pinned_tools
+
+    if has_pinning_target(app.settings):  # a release may bring the first tool of one
+        agents = app.services.fleet.agents
+        watch = watch_pinned_tools(app.settings, agents, app.services.clock, trouble)
+        found.append(("pinned tools", watch))
     return found
 
 

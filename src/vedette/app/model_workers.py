@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.config.settings import Settings
 
+# What the fork server imports of our own, so that its workers have it; that of a provider's client,
+# which takes up to three seconds, if an entry asks that provider.
+_PRELOAD = ("adapters.reasoners.adk.preload", "adapters.reasoners.workers.model_worker")
+_CLIENTS = {
+    "anthropic": "adapters.reasoners.adk.claude",
+    "openai": "adapters.reasoners.adk.openai_responses",
+    "ollama": "adapters.reasoners.adk.litellm_model",
+    "litellm": "adapters.reasoners.adk.litellm_model",
+}
 # How many agents' models are made ready at a time.
 _MOST_AT_ONCE = 8
 _RETRY = "see what the engine's standard error tells of it, and do it again"
@@ -29,10 +38,18 @@ def open_model_pool(settings: Settings, fleet: Fleet, metrics: Metrics) -> Worke
 
     Its fork server is one of its own: no judge's worker is forked from what ADK takes.
     """
-    if not any(agent.reasoner == "adk" for agent in fleet.agents.values()):
+    if not any(agent.last_reasoner == "adk" for agent in fleet.agents.values()):
         return None
-    preload = ("adapters.reasoners.adk.preload", "adapters.reasoners.workers.model_worker")
+    named = {agent.model for agent in fleet.agents.values()}
+    asked = {one for name in named for one in fallback_chain(name, settings.models)}
+    preload = preloaded_modules(settings.models[name] for name in asked)
     return build_pool(settings, metrics, settings.state / "models", preload)
+
+
+def preloaded_modules(plans: Iterable[ModelPlan]) -> tuple[str, ...]:
+    """Return the modules of ours that workers which ask these models are forked with."""
+    clients = sorted({_CLIENTS[plan.provider] for plan in plans if plan.provider in _CLIENTS})
+    return *_PRELOAD, *clients
 
 
 async def build_model_reasoner(
@@ -48,7 +65,7 @@ async def build_model_reasoner(
             place = await prepare_model(reasoner, agent)
         place()
 
-    agents = (agent for agent in fleet.agents.values() if agent.reasoner == "adk")
+    agents = (agent for agent in fleet.agents.values() if agent.last_reasoner == "adk")
     for failure in await asyncio.gather(*map(prepare, agents), return_exceptions=True):
         if failure is not None:
             raise failure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.domain.base.errors import BadPolicy, Unavailable
-from vedette.domain.bundle import Revision
+from vedette.domain.bundle import Bundle, Revision
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -24,6 +24,18 @@ def folder_digest(settings: Settings) -> str | None:
         return read_bundle(settings.policies).digest
     except BadPolicy:
         return None
+
+
+def live_bundle(settings: Settings, store: StoreReader | None) -> tuple[int, Bundle]:
+    """Return the live revision and its bundle; 0 and that of the folder where none is live."""
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+
+    number, digest = store.policy.live_revision() if store is not None else (0, "")
+    files = store.policy.bundle_files(digest) if store is not None and number else None
+    found = (
+        Bundle.from_record(files, digest) if files is not None else read_bundle(settings.policies)
+    )
+    return number, found
 
 
 def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class AdkPlugin(ReasonerPlugin):
         from vedette.adapters.reasoners.adk.model import AskedModel
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 
-        agents = [one for one in context.fleet.agents.values() if one.reasoner == "adk"]
+        agents = [one for one in context.fleet.agents.values() if one.last_reasoner == "adk"]
         folders = {agent.name: Path(agent.folder) for agent in agents}
         releases = {agent.name: agent.release for agent in agents}
         bounds = {agent.name: _token_bounds(agent) for agent in agents}
@@ -162,7 +162,9 @@ async def build_reasoners(context: WorkerContext) -> dict[str, Reasoner]:
     """Wire what the fleet's agents name as their reasoner, and the judges' in any case."""
     known = plugins(REASONERS)
     found: dict[str, Reasoner] = {}
-    for name in sorted({"judge", *(agent.reasoner for agent in context.fleet.agents.values())}):
+    agents = context.fleet.agents.values()
+    named = {name for agent in agents for name in (agent.reasoner, agent.last_reasoner)}
+    for name in sorted({"judge", *named}):
         with known.wrap_errors(name):
             found[name] = await known.get(name).build(context)
     return found

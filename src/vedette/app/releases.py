@@ -63,7 +63,7 @@ NEEDED = {"agent_release": "agent"}
 REST_S = 30.0
 _POLL_S = 0.01
 # What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
-_FIXED_FIELDS = ("reasoner", "order_by", "collection", "schedules")
+_FIXED_FIELDS = ("reasoner", "last_reasoner", "order_by", "collection", "schedules")
 
 
 class Releases(Struct):
@@ -175,9 +175,13 @@ class Releases(Struct):
         """
         reasoner: Any = self.services.reasoners.get(release.reasoner)
         try:
-            if not release.has_judge:
-                plugin: ReasonerPlugin = plugins(REASONERS).get(release.reasoner)
-                return await plugin.prepare(reasoner, release)
+            install: Callable[[], None] | None = None
+            if release.last_reasoner != "judge":
+                plugin: ReasonerPlugin = plugins(REASONERS).get(release.last_reasoner)
+                last: Any = self.services.reasoners.get(release.last_reasoner)
+                install = await plugin.prepare(last, release)
+                if not release.has_judge:
+                    return install
             taught = self.lessons.preview_lessons(release.name, self.services.clock.now_us())
             near = (
                 reasoner.local_reasoner(release.name)
@@ -192,7 +196,7 @@ class Releases(Struct):
             what = f"{type(error).__name__}: {error}"
             mend = "correct the agent's code"
             raise BadCommand(what, where=f"{release.name}/judge.py", mend=mend) from error
-        return lambda: None
+        return install or (lambda: None)
 
     # --- the swap -----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ let its agent read, as in the fleet.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,11 @@ from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_
 from vedette.adapters.tools.in_process import InProcessTools
 from vedette.app.check import relative_path
 from vedette.app.dry_run import DryRun
+from vedette.app.policy_state import live_bundle
 from vedette.config.agent_loader import build_judge, load_module
 from vedette.config.problem import raise_first_error
 from vedette.domain.base.errors import BadPolicy
-from vedette.domain.budget import DAY_US, MINUTE_US
 from vedette.domain.bundle import Bundle
-from vedette.domain.spend import window_start
 from vedette.memory.retrieval import Recall
 from vedette.memory.training_set import Lessons
 from vedette.operations.curation import sync_banks
@@ -33,6 +33,7 @@ from vedette.policy.gateway import Gateway
 from vedette.store.banks import SqliteBank
 
 if TYPE_CHECKING:
+    from vedette.app.model_trial import Used
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
@@ -45,17 +46,11 @@ def open_dry_run(
     settings: Settings, loaded: LoadedFleet, agent: Agent, store: StoreReader | None, now_us: int
 ) -> DryRun:
     """Wire an agent for a dry run with what is live; without a store the folder's policy is."""
-    number, digest = store.policy.live_revision() if store is not None else (0, "")
-    files = store.policy.bundle_files(digest) if store is not None and number else None
-    bundle = (
-        Bundle.from_record(files, digest) if files is not None else read_bundle(settings.policies)
-    )
+    number, bundle = live_bundle(settings, store)
     gateway = Gateway(RegorusEngine(bundle), number)
     stopped: frozenset[str] = frozenset()
     if store is not None:
-        first = window_start(now_us, DAY_US) // MINUTE_US
-        for of, unit, minute, amount in store.spend.by_minute(first):
-            gateway.counts.add(of, unit, minute * MINUTE_US, amount)
+        gateway.counts.read(store.spend.by_minute, now_us)
         stopped = stopped_tools(agent, store.policy.stop_scopes())
     banks, judge = _teach(loaded, {agent.name: agent}, gateway, now_us, store)
     return DryRun(
@@ -67,18 +62,29 @@ def open_dry_run(
         _registry(bundle),
         settings.targets,
         now_us,
+        settings.secrecy,
         stopped,
     )
 
 
 def run_cases(
-    settings: Settings, loaded: LoadedFleet, agents: Collection[Agent], now_us: int
+    settings: Settings,
+    loaded: LoadedFleet,
+    agents: Collection[Agent],
+    now_us: int,
+    *,
+    live: bool = False,
+    record: bool = False,
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
     """Put agents on trial with their own cases, under the policy as it lies in the folder.
 
-    Returns the results, and for each agent that was skipped why. Raises BadPolicy for a policy that
-    would not be admitted, BadFleet for cases that cannot be read. Runs an event loop of its own.
+    What a model says comes out of its recordings; if `live`, it is asked, and with `record` its
+    answers are recorded. Returns the results, and for each agent that was skipped why. Raises
+    BadPolicy for a policy that would not be admitted, BadFleet for cases or recordings that cannot
+    be read, and for a model that cannot be asked, BadCommand if it is to be asked of an agent that
+    is stopped. Runs event loops of its own.
     """
+    used = _read_used(settings, agents, now_us) if live else None
     bundle = read_bundle(settings.policies)
     if findings := asyncio.run(SubprocessStage().try_out(bundle)):
         first = findings[0]
@@ -90,15 +96,38 @@ def run_cases(
         shown = relative_path(settings.root, Path(agent.folder)).as_posix()
         cases, problems = read_evals(agent, shown)
         raise_first_error(problems)
-        if not agent.has_judge:
-            who = "a model" if agent.asks_model else f"{agent.reasoner!r}"
-            skipped.append((agent.name, f"its reasoner is {who}, which no case can foresee"))
-        elif not cases:
+        if not cases:
             skipped.append((agent.name, "it has no cases"))
+        elif agent.asks_model:
+            from vedette.app.model_trial import run_model_cases
+
+            work = run_model_cases(
+                settings, loaded, agent, bundle, cases, shown,
+                live=live, record=record, used=used,
+            )  # fmt: skip
+            results += asyncio.run(work)
+        elif not agent.has_judge:
+            what = f"its reasoner is {agent.reasoner!r}, which no case can foresee"
+            skipped.append((agent.name, what))
         else:
             trial = trials(agent)
             results += [trial.run(case) for case in cases]
     return results, skipped
+
+
+def _read_used(settings: Settings, agents: Collection[Agent], now_us: int) -> Used:
+    """Return what the fleet has used of its budgets; nothing without a store.
+
+    Raises BadCommand for an agent that is stopped: its model is not asked.
+    """
+    from vedette.app.model_trial import read_used, refuse_stopped
+    from vedette.app.stores import store_exists, store_reader
+
+    if not store_exists(settings):
+        return Counter()
+    with store_reader(settings) as store, store.snapshot():
+        refuse_stopped(store, agents)
+        return read_used(store.spend, now_us)
 
 
 def _open_evaluations(
@@ -127,6 +156,7 @@ def _open_evaluations(
         registry=registry,
         targets=settings.targets,
         now_us=now_us,
+        secrecy=settings.secrecy,
     )
 
 

@@ -56,8 +56,19 @@ def build_tool_runner(agent: str, folder: str, release: str | None) -> ToolRunne
     return InProcessTools(lambda _: load_module(Path(folder), "tools", release))
 
 
-def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
-    """Return in `worker_main` an agent's root_agent, which a model reasons for, as plain data."""
+def describe_root(folder: Path, release: str | None, source: str | None) -> dict[str, Any]:
+    """Return in `worker_main` an agent's root_agent, which a model reasons for, as plain data.
+
+    With `source` it is the foreign one of that folder within.
+    """
+    if source is not None:
+        from vedette.adapters.reasoners.adk.foreign_root import describe_foreign_agent
+
+        # What a stranger's code prints would stand on a person's terminal, as if we said it.
+        null = os.open(os.devnull, os.O_RDWR)
+        for opened in (0, 1, 2):
+            os.dup2(null, opened)
+        return describe_foreign_agent(folder, release, source)
     from vedette.adapters.reasoners.adk.root_agent import describe_root_agent
 
     return describe_root_agent(folder, release)
@@ -117,8 +128,8 @@ def serve_worker(
 def preload_modules(names: Sequence[str]) -> None:
     """Import in `worker_main` our modules, or what most judges need: they are slow to import."""
     for name in names or ("judging.examples", "judging.rank_anomaly"):
-        # An agent's code may name what is not there; that is said to whoever makes its judge.
-        with suppress(ImportError):
+        # What is not there, or broken, is said to whoever makes its judge, or asks its model.
+        with suppress(Exception):
             importlib.import_module(f"vedette.{name}")
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from vedette.config.reach import Reach, build_reach
+from vedette.config.reach import Reach, build_reach, target_plugin
 from vedette.domain.agent import Agent, Fleet, ResourceLimits
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
+from vedette.domain.ports.plugin import BoxSettings
 from vedette.domain.ports.reasoner import Metrics, Reasoner, RunJournal, ToolExecutor
 from vedette.memory.training_set import Lessons
 
@@ -99,17 +100,34 @@ def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Conta
     isolation = settings.isolation
     if not isolation.use_processes:
         runs = "agents' code runs in the engine's process"
-        if any(agent.reasoner == "adk" for agent in agents.values()):
+        if any(agent.last_reasoner == "adk" for agent in agents.values()):
             runs = "agents' code runs, and models are asked, in the engine's process"
         return Containment(None, f"{runs} ([isolation] workers = none)")
     if not isolation.sandbox:
         return Containment(None, "workers run in no box ([isolation] box = none)")
     from vedette.adapters.reasoners.workers.sandbox_probe import protection
 
+    targets = settings.targets
     asking = (
-        name for name, agent in agents.items() if _agent_reach(agent, settings.targets).allows_udp
+        name
+        for name, agent in agents.items()
+        for tool in agent.tools.values()
+        if (table := targets.get(tool.target or "")) and target_plugin(table).uses_udp(table)
     )
-    return Containment(protection(), "", tuple(sorted(asking)))
+    return Containment(protection(), "", tuple(sorted(set(asking))))
+
+
+def require_foreign_box(found: Containment, agents: Mapping[str, Agent]) -> None:
+    """Refuse with BadFleet to open a fleet with an imported agent where the kernel has no box."""
+    from vedette.config.foreign_agent import has_foreign_source
+
+    kernel = found.protection
+    if kernel is not None and kernel.seccomp and kernel.landlock:
+        return
+    for name, agent in agents.items():
+        if has_foreign_source(Path(agent.folder)):
+            what = f"{name} was imported, and its code runs in a box only: {found.gaps()[0]}"
+            raise BadFleet(what, where=agent.folder, mend="remove it here", code="not-boxed")
 
 
 def require_sandbox(settings: Settings, found: Containment) -> None:
@@ -133,9 +151,14 @@ def _kit(fleet: Fleet) -> list[str]:
     return sorted(f"judging.{name.decode()}" for name in found)
 
 
-def build_tool_executor(
-    fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
-) -> ToolExecutor:
+def box_settings(settings: Settings) -> BoxSettings:
+    """Return how a fleet's settings box the programs that plugins start."""
+    isolation, scratch = settings.isolation, settings.state / "programs"
+    sandboxed = isolation.use_processes and isolation.sandbox
+    return BoxSettings(scratch, settings.protected_folders, sandboxed)
+
+
+def build_tool_executor(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> ToolExecutor:
     """Wire what performs the tools of a fleet's agents."""
     from vedette.adapters.tools.performers import PluginTools
     from vedette.config.plugins import plugins
@@ -143,10 +166,10 @@ def build_tool_executor(
 
     def build(name: str) -> ToolPerformer:
         with plugins(TOOLS).wrap_errors(name):
-            performer: ToolPerformer = plugins(TOOLS).get(name).build()
+            performer: ToolPerformer = plugins(TOOLS).get(name).build_with(box_settings(settings))
         return performer
 
-    return PluginTools(_build_code_executor(fleet, pool, targets), build)
+    return PluginTools(_build_code_executor(fleet, pool, settings.targets), build)
 
 
 def _build_code_executor(

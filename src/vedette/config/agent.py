@@ -8,7 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes, performers
+from vedette.config.agent_file import (
+    ARG_KINDS,
+    CASCADE,
+    AgentFile,
+    ToolFile,
+    memory_bytes,
+    performers,
+)
 from vedette.config.agent_folder import (
     ModuleOutline,
     eval_problems,
@@ -17,6 +24,12 @@ from vedette.config.agent_folder import (
     name_problems,
     read_code,
     release_digest,
+)
+from vedette.config.cascade_table import (
+    cascade_problems,
+    read_cascade,
+    read_confidence_plan,
+    read_reasoners,
 )
 from vedette.config.models import ModelPlan, install_extra
 from vedette.config.plugins import plugins
@@ -124,8 +137,8 @@ def read_agent(
         requested_mode=shape.mode,
         order_by=shape.order_by,
         collection=shape.collection,
-        reasoner=_reasoner(shape),
-        asks_model=plugins(REASONERS).get(_reasoner(shape)).asks_model,
+        reasoner=read_reasoners(shape)[0],
+        asks_model=plugins(REASONERS).get(read_reasoners(shape)[-1]).asks_model,
         model=shape.model,
         fallback_prices=tuple(
             plan.model.price for plan in _routes(shape, context)[1:] if plan.model.price
@@ -133,14 +146,10 @@ def read_agent(
         max_turns=_max_turns(shape),
         rate_limits=RateLimits(**shape.ceilings.model_dump()),
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
+        cascade=read_cascade(shape),
+        confidence=read_confidence_plan(shape),
     )
     return agent, problems
-
-
-def _reasoner(shape: AgentFile) -> str:
-    """Return what reasons for an agent: who names a model and nothing else has it asked by ADK."""
-    implied = shape.model is not None and "reasoner" not in shape.model_fields_set
-    return "adk" if implied else shape.reasoner
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -157,7 +166,8 @@ def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
 
 
 def _max_turns(shape: AgentFile) -> int:
-    implied = shape.model is not None and "max_turns" not in shape.model_fields_set
+    named = shape.model is not None or shape.reasoner == CASCADE
+    implied = named and "max_turns" not in shape.model_fields_set
     return _MODEL_TURNS if implied else shape.max_turns
 
 
@@ -175,6 +185,7 @@ def _tool(shape: ToolFile) -> Tool:
     values = shape.model_dump(exclude=own)
     if shape.schema is not None:
         values["schema"] = normalize_numbers(shape.schema)
+    values["description"] = shape.description or ""
     if shape.permitted_readers is not None:
         values["readers"] = frozenset(shape.permitted_readers)
     if (name := shape.performer) is not None:
@@ -226,28 +237,49 @@ def _reasoner_problems(
     relative_path: str,
     context: FleetContext,
 ) -> list[Problem]:
-    reasoner = _reasoner(shape)
+    names = read_reasoners(shape)
     try:
-        plugin: ReasonerPlugin = plugins(REASONERS).get(reasoner)
+        found: list[ReasonerPlugin] = [plugins(REASONERS).get(name) for name in names]
     except BadFleet as error:
         return [document.problem(("reasoner",), error.what, error.mend or "")]
-    if shape.model is not None and not plugin.asks_model:
-        what = f"a {reasoner} asks no model, and model: names one"
-        return [document.problem(("model",), what, "remove model:, or reasoner:")]
+    if shape.model is not None and not found[-1].asks_model:
+        what = f"a {names[-1]} asks no model, and model: names one"
+        mend = "remove model:, or reasoner: (reasoner: [judge, model] has both)"
+        return [document.problem(("model",), what, mend)]
+    for reasoner, plugin in zip(names, found, strict=True):
+        missing = _missing_parts(reasoner, plugin, shape, document, code, relative_path)
+        if missing:
+            return missing
+    problems = [
+        document.problem(inside, what, mend)
+        for reasoner in names
+        for inside, what, mend in plugins(REASONERS).problems(reasoner, shape)
+    ]
+    problems += cascade_problems(shape, document, found[-1])
+    if shape.model is not None:
+        problems += _entry_problems(shape.model, shape, document, context)
+    return problems + (_model_problems(shape, document, context) if found[-1].asks_model else [])
+
+
+def _missing_parts(
+    reasoner: str,
+    plugin: ReasonerPlugin,
+    shape: AgentFile,
+    document: Document,
+    code: Mapping[str, ModuleOutline],
+    relative_path: str,
+) -> list[Problem]:
+    """Say what an agent's folder lacks of what one of its reasoners needs."""
     if plugin.defines is not None:
         module, name, mend = plugin.defines
-        if module not in code and shape.model is not None:
+        if plugin.asks_model and module not in code and shape.model is not None:
             name = ""  # instruction.md and the tools say all there is to it
         elif module not in code:
             what = f"{reasoner!r} needs {relative_path}/{module}.py, which is not there"
             return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
         if name and name not in code[module].names and not code[module].broken:
             return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
-    found = plugins(REASONERS).problems(reasoner, shape)
-    problems = [document.problem(inside, what, mend) for inside, what, mend in found]
-    if shape.model is not None:
-        problems += _entry_problems(shape.model, shape, document, context)
-    return problems + (_model_problems(shape, document, context) if plugin.asks_model else [])
+    return []
 
 
 def _entry_problems(

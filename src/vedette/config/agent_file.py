@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from vedette.config.field import AfterValidator, Field, FieldInfo, Shape, json_schema
-from vedette.config.kinds import Either
+from vedette.config.kinds import Either, Errors, Loc, build_error
 from vedette.config.plugins import PluginName, PluginTable, plugins
 from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.clock import duration_us
@@ -16,6 +16,8 @@ from vedette.domain.schema_check import DRAFTS
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
 ARG_KINDS = ("string", "integer", "boolean", "strings", "list", "object")
+# The one reasoner that is two.
+CASCADE = ["judge", "model"]
 
 _NAME = r"^[a-z][a-z0-9_]*$"
 _WORD = r"^[a-z][a-z0-9_.-]*$"
@@ -176,6 +178,11 @@ class ToolFile(Shape):
     settles: Literal["transactional", "idempotent", "queryable", "none"] = Field(
         description=SETTLES_MEND
     )
+    description: NonBlankText | None = Field(
+        default=None,
+        description="what it does, in your words: what a model is told of it; left out, the "
+        "docstring of its function",
+    )
     function: str | None = Field(default=None, description="a function of tools.py")
     query: str | None = Field(
         default=None,
@@ -223,6 +230,48 @@ class ToolFile(Shape):
         return next((name for name in performers() if vars(self)[name] is not None), None)
 
 
+class Reasoners(PluginName):
+    """The kind of `reasoner`: a plugin's name, or the two of a cascade."""
+
+    def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
+        """Take `[judge, model]` beside the names that there are."""
+        if isinstance(value, list) and value != CASCADE:
+            what = f"{value!r} is no cascade | write reasoner: [judge, model]"
+            errors.append(build_error("value_error", loc, value, {"error": what}))
+            return value
+        return value if isinstance(value, list) else super().check(value, loc, errors)
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        """Offer the names and the list."""
+        return {"anyOf": [super().schema(defs), {"const": CASCADE}]}
+
+
+class CascadeFile(Shape):
+    """How a judge and a model share an agent's work."""
+
+    settle_at: int = Field(
+        default=900, ge=1, le=1000,
+        description="the confidence, in thousandths, from which the judge settles an event itself",
+    )  # fmt: skip
+    person_after: Duration | None = Field(
+        default=None,
+        description="a model away for so long: what the judge would do waits for a person instead",
+    )
+
+
+class ConfidenceFile(Shape):
+    """How a model's confidence is measured: by people's answers to what it proposed."""
+
+    cases: int = Field(
+        default=100, ge=100, le=200,
+        description="with fewer answers it has none, and a person decides what it proposes",
+    )  # fmt: skip
+    audit_share: int = Field(
+        default=50, ge=20, le=1000,
+        description="of a thousand turns so many go to a person, however sure it is",
+    )  # fmt: skip
+
+
 # What policy is told of every tool, so that no plugin can have the name.
 _TOOL_KEYS = frozenset({*ToolFile.__annotations__, "readers"})
 
@@ -234,11 +283,21 @@ class AgentFile(Shape):
     name: str = Field(description="the name of the folder")
     title: NonBlankText = Field(description="one line for people")
     owner: NonBlankText = Field(description="who answers for the agent")
-    reasoner: Annotated[str, PluginName(REASONERS, "judge")] = "judge"
+    reasoner: Annotated[Any, Reasoners(REASONERS, "judge")] = Field(
+        default="judge",
+        description="what reasons for it; [judge, model]: its judge settles what it is sure of, "
+        "and the model takes the rest",
+    )
     model: str | None = Field(
         default=None,
         description="an entry of [models] in vedette.toml: the agent asks it, by reasoner adk and "
         "in up to 4 turns if these are not given; agent.py may be left out",
+    )
+    cascade: CascadeFile | None = Field(
+        default=None, description="how judge and model share the work: reasoner [judge, model]"
+    )
+    confidence: ConfidenceFile | None = Field(
+        default=None, description="how a model's confidence is measured"
     )
     max_turns: int = Field(default=1, ge=1, le=64)
     mode: Literal["observe", "ask", "act"] = Field(

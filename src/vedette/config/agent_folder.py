@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import keyword
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,10 @@ from vedette.domain.identity import is_valid_name
 
 # What tools leave behind in a folder; none of it is part of the agent.
 _IGNORED_NAMES = frozenset({"__pycache__", ".adk", ".DS_Store", ".mypy_cache", ".ruff_cache"})
+
+# Where the recordings of an agent's evals lie, below its folder: no code of it reads them, and a
+# new one makes no new release.
+RECORDINGS = ("evals", "recordings")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -55,6 +60,7 @@ def folder_files(folder: Path) -> list[Path]:
         if path.is_file()
         and path.suffix not in (".pyc", ".pyo")
         and not _IGNORED_NAMES.intersection(path.relative_to(folder).parts)
+        and path.relative_to(folder).parts[:2] != RECORDINGS
     )
 
 
@@ -64,21 +70,30 @@ def read_files(folder: Path) -> dict[str, bytes]:
     Raises BadFleet for a file that is a link, and OSError.
     """
     return {
-        path.relative_to(folder).as_posix(): _read_file(path, folder)
+        path.relative_to(folder).as_posix(): read_file(path, folder)
         for path in folder_files(folder)
     }
 
 
-def _read_file(path: Path, folder: Path) -> bytes:
+def read_file(path: Path, folder: Path, limit: int = -1) -> bytes:
+    """Return the bytes of a regular file below a folder, at most `limit` of them; never waits.
+
+    Raises BadFleet for a link, a pipe, a socket or a device, and OSError.
+    """
+    where = f"{folder.name}/{path.relative_to(folder).as_posix()}"
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        opened = os.open(path, flags)
     except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise BadFleet("is no file", where=where, mend="remove it") from error
         if error.errno != errno.ELOOP:
             raise
-        where = f"{folder.name}/{path.relative_to(folder).as_posix()}"
         raise BadFleet("is a link", where=where, mend="copy it in") from error
     with os.fdopen(opened, "rb") as file:
-        return file.read()
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise BadFleet("is no file", where=where, mend="remove it")
+        return file.read(limit)
 
 
 def digest_files(files: Mapping[str, bytes]) -> str:
@@ -211,7 +226,10 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def init_file_problems(path: Path, file: str) -> list[Problem]:
-    """Check that an agent's `__init__.py` holds no statement, so importing it does nothing."""
+    """Check that an agent's `__init__.py` holds nothing but ADK's own line.
+
+    Here it never runs. `adk eval` looks for the agent in it: `from . import agent as agent`.
+    """
     if not path.is_file():
         return [Problem(file, 0, "", "is missing", "add an empty __init__.py")]
     text, problems = read_text(path, file)
@@ -221,10 +239,20 @@ def init_file_problems(path: Path, file: str) -> list[Problem]:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return [Problem(file, 1, "", "is not empty", "empty it")]
-    if not body:
+    others = [node for node in body if not _imports_agent(node)]
+    if not others:
         return []
     mend = "move it into agent.py, judge.py or tools.py"
-    return [Problem(file, body[0].lineno, "", "is not empty", mend)]
+    return [Problem(file, others[0].lineno, "", "is not empty", mend)]
+
+
+def _imports_agent(node: ast.stmt) -> bool:
+    """Say whether a statement of `__init__.py` is `from . import agent`, by that name."""
+    return (
+        isinstance(node, ast.ImportFrom)
+        and (node.level, node.module) == (1, None)
+        and [(each.name, each.asname or each.name) for each in node.names] == [("agent", "agent")]
+    )
 
 
 def link_problems(folder: Path, relative_path: str) -> list[Problem]:

@@ -79,6 +79,8 @@ class _Finder:
 def load_module(folder: Path, name: str, release: str | None = None) -> ModuleType:
     """Import `name` (judge, tools, agent) of an agent's folder; the same module each time.
 
+    A dot leads into a package of the folder (`source.agent`; `source` is the package itself).
+
     `release` is the digest that the folder's files must have; None tries a folder as it lies
     there. If a file of the folder changed since, or the agent's name is now another folder's, all
     of the agent's modules are imported afresh. Raises BadFleet: with the code release-changed for
@@ -88,7 +90,9 @@ def load_module(folder: Path, name: str, release: str | None = None) -> ModuleTy
     folder = folder.resolve()
     with _LOCK:
         package = _ensure_package(folder, release)
-        if f"{folder}/{name}.py" not in sys.modules[package].__dict__["__files__"]:
+        path = f"{folder}/{name.replace('.', '/')}"
+        files = sys.modules[package].__dict__["__files__"]
+        if f"{path}.py" not in files and f"{path}/__init__.py" not in files:
             raise BadFleet("is not there", where=f"{folder.name}/{name}.py", mend="add it")
         try:
             with convert_disk_errors(folder):

@@ -10,6 +10,7 @@ from msgspec import Struct
 from vedette.config.agent import FleetContext, read_agent
 from vedette.config.agent_folder import agent_folders
 from vedette.config.bank import read_bank
+from vedette.config.foreign_agent import SOURCE, has_foreign_source
 from vedette.config.problem import Problem, did_you_mean, raise_first_error, sort_problems
 from vedette.config.settings import Settings
 from vedette.config.yaml import read_yaml
@@ -73,6 +74,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetConte
     folders, found = _folders(root, settings.agents, "agent")
     problems += found
     for folder in folders:
+        problems += _source_problems(settings, folder, _relative_path(root, folder))
         agent, found = read_agent(folder, _relative_path(root, folder), context)
         problems += found
         if agent is not None:
@@ -109,6 +111,16 @@ def _read_banks(
         if bank is not None:
             banks.append(bank)
     return tuple(banks), problems
+
+
+def _source_problems(settings: Settings, folder: Path, relative_path: str) -> list[Problem]:
+    """Foreign code is what nobody here wrote: the hands run it in a box, or not at all."""
+    isolation = settings.isolation
+    if (isolation.use_processes and isolation.sandbox) or not has_foreign_source(folder):
+        return []
+    what = "is the code of an imported agent, which would run beside the engine's keys"
+    mend = 'write workers = "processes" and box = "kernel" in [isolation], or remove the agent'
+    return [Problem(f"{relative_path}/{SOURCE}", 0, "", what, mend, code="not-boxed")]
 
 
 def _collection_problems(root: Path, agents: Mapping[str, Agent]) -> list[Problem]:

@@ -10,7 +10,6 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 
@@ -22,10 +21,8 @@ from vedette.config.yaml import Document
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.urls import carries_secrets, is_loopback, parse_url
-from vedette.domain.model import Model
+from vedette.domain.model import Model, Provider
 from vedette.domain.ports.plugin import TableProblem
-
-Provider = Literal["gemini", "vertex", "anthropic", "openai", "ollama", "litellm"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 # Of the providers that need more than the engine itself: the extra, and its packages.
@@ -80,20 +77,25 @@ class ModelFile(SettingsTable):
 
 
 class ModelPlan(Struct, frozen=True):
-    """One entry of [models], checked: what the engine keeps of it, and how its provider is asked.
-
-    `served_name` is the model's name at its provider.
-    """
+    """One entry of [models], checked: what the engine has of it, and how its provider is asked."""
 
     model: Model
-    provider: Provider
-    served_name: str
     base_url: str | None = None
     project: str | None = None
     location: str | None = None
     key_env: str | None = None
     key_file: str | None = None
     key_secret: str | None = None
+
+    @property
+    def provider(self) -> str:
+        """Return whose interface it is."""
+        return self.model.provider
+
+    @property
+    def served_name(self) -> str:
+        """Return the model's name at its provider."""
+        return self.model.served_name
 
     @property
     def where(self) -> str:
@@ -136,9 +138,9 @@ def build_models(
         name: ModelPlan(
             Model(
                 name, one.calls_in_flight, one.calls_per_minute, one.tokens_per_minute,
-                duration_us(one.timeout), one.fallback, one.price,
+                duration_us(one.timeout), one.fallback, one.price, one.provider, one.model,
             ),
-            one.provider, one.model, one.base_url, one.project, one.location,
+            one.base_url, one.project, one.location,
             one.key_env, str(path(one.key_file)) if one.key_file else None, one.key_secret,
         )
         for name, one in tables.items()

@@ -59,7 +59,7 @@ def build_reach(tables: Iterable[Mapping[str, Any]]) -> Reach:
         tuple(dict.fromkeys(folder for folder in folders if folder is not None)),
         tuple(dict.fromkeys(file for table in declared for file in _files(table))),
         tuple(dict.fromkeys(one for table in declared for one in _addresses(table))),
-        any(target_plugin(table).allows_udp for table in declared),
+        any(target_plugin(table).uses_udp(table) for table in declared),
     )
 
 

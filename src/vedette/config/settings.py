@@ -28,6 +28,7 @@ from vedette.config.settings_file import ENV_PREFIX, SettingsFile, parse_setting
 from vedette.config.shape import describe_shape_error, to_problem
 from vedette.config.targets import (
     folder_problems,
+    program_problems,
     resolve_paths,
     resolve_targets,
     target_problems,
@@ -218,7 +219,11 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
     settings = _settings(shape, root, context)
     if settings.isolation.use_processes and settings.isolation.sandbox:
         closed, content = settings.protected_folders, settings.content_folders
-        problems = sort_problems([*folder_problems(settings.targets, closed, content, document)])
+        found = folder_problems(settings.targets, closed, content, document)
+        programs = program_problems(
+            settings.targets, (*closed, path), content, settings.state, document
+        )
+        problems = sort_problems([*found, *programs])
     return (None, problems) if problems else (settings, [])
 
 
@@ -294,7 +299,7 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
             problems.append(document.problem(("sources", index, *inside), what, mend))
     problems += display_problems(shape, document)
     problems += model_problems(shape.models, document)
-    return [*problems, *target_problems(shape.targets, document)]
+    return [*problems, *target_problems(context.targets, document)]
 
 
 def _count_references(table: Any, name: str) -> int:

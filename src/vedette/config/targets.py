@@ -21,6 +21,12 @@ from vedette.domain.ports.plugin import TARGETS, TableProblem
 
 Targets = Mapping[str, Mapping[str, Any]]
 
+_PATHS = ("@state/", "./")
+# What the engine has in the state folder beside files with an ending.
+_ENGINE_FOLDERS = frozenset(
+    {"archive", "before", "identities", "in_hand", "keys", "machine-code", "models", "programs",
+     "releases", "restoring", "scratch", "spare", "upgrade"}
+)  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
@@ -37,13 +43,23 @@ def resolve_targets(targets: Targets) -> dict[str, Mapping[str, Any]]:
 
 
 def resolve_paths(table: Mapping[str, Any], path: Callable[[str], Path]) -> dict[str, Any]:
-    """Return a target's table with `path`, and whatever ends in `_file`, absolute."""
-    return {
-        key: str(path(value))
-        if isinstance(value, str) and (key == "path" or key.endswith("_file"))
-        else value
-        for key, value in table.items()
-    }
+    """Return a target's table with `path`, whatever ends in `_file`, and `@state/` absolute.
+
+    So is `./` in front of a text. The last two stand in the lists that its plugin names
+    (`path_lists`).
+    """
+    lists = target_plugin(table).path_lists
+
+    def resolve(key: str, value: Any) -> Any:
+        if key in lists and isinstance(value, list):
+            return [
+                str(path(one)) if isinstance(one, str) and one.startswith(_PATHS) else one
+                for one in value
+            ]
+        is_path = key == "path" or key.endswith("_file")
+        return str(path(value)) if isinstance(value, str) and is_path else value
+
+    return {key: resolve(key, value) for key, value in table.items()}
 
 
 def folder_problems(
@@ -57,6 +73,42 @@ def folder_problems(
             own = f'"@state/{name}/{Path(table["path"]).name}"'
             mend = f"give it a folder of its own, such as {own}, and move it there"
             yield document.problem(("targets", name, "path"), what, mend)
+
+
+def program_problems(
+    targets: Targets,
+    closed: tuple[Path, ...],
+    content: tuple[Path, ...],
+    state: Path,
+    document: Document,
+) -> Iterator[Problem]:
+    """Yield the targets whose program would open what is not its own: the fleet's files, a secret,
+    what the engine keeps in the state folder.
+    """
+    secrets = tuple(
+        Path(table[key])
+        for table in targets.values()
+        for named in secret_names(table)
+        if isinstance(table.get(key := f"{named}_file"), str)
+    )
+    for name, table in targets.items():
+        for key, opened in target_plugin(table).folders(table):
+            if _is_engine_state(opened, state) or not is_separate(
+                opened, (*closed, *secrets), content
+            ):
+                what = f"a program would reach {opened}, where the fleet's own files lie"
+                mend = f'name a folder of its own, such as "@state/{name}"'
+                yield document.problem(("targets", name, key), what, mend)
+
+
+def _is_engine_state(opened: str, state: Path) -> bool:
+    """Say whether a path lies in a part of the state folder that is the engine's."""
+    path, folder = Path(opened).resolve(), state.resolve()
+    if not path.is_relative_to(folder) or path == folder:
+        return False  # the folder itself is closed
+    first = path.relative_to(folder).parts[0]
+    # All of the engine's files have an ending: keys, stores with their logs, locks, sockets.
+    return "." in first or first in _ENGINE_FOLDERS
 
 
 def _table_problems(

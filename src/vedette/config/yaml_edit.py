@@ -8,13 +8,22 @@ that went wrong changes nothing.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 _KEY = re.compile(r"""( *)(?:([A-Za-z_/][A-Za-z0-9_./-]*)|"([^"\\]*)"|'([^']*)'):(?= |\Z)(.*)\Z""")
 _SCALAR = re.compile(r" +([A-Za-z0-9_./@:-]+)( +#.*| *)\Z")
+# Of a text that needs no quotes, whoever reads it: JSON's form is YAML's as well.
+_WORD = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_RESERVED = frozenset(
+    word
+    for plain in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+    for word in (plain, plain.capitalize(), plain.upper())
+)
 _BLANK = re.compile(r" *(#.*)?\Z")
 _FLOW_LIST = re.compile(r"( +)\[([A-Za-z0-9_, ./-]*)\]( +#.*| *)\Z")
 
@@ -115,6 +124,118 @@ def add_list_item(text: str, item: str, neighbour: str, keys: Sequence[str]) -> 
     return "\n".join(out)
 
 
+def append_item(text: str, path: Sequence[str], item: Mapping[str, Any]) -> str:
+    """Return YAML with one more mapping at the end of the list at `path`, in lines of its own.
+
+    Raises NotEditable.
+    """
+    lines = text.split("\n")
+    place = _require_key(lines, path)
+    flow = place.rest.partition("#")[0].strip()
+    if flow not in ("", "[]"):
+        raise NotEditable(f"{'.'.join(path)} is not written in lines of its own")
+    if flow == "[]":
+        lines[place.line] = lines[place.line].replace(" []", "", 1)
+    starts = _item_starts(lines, place)
+    indent = _indent(lines[starts[0]]) if starts else place.indent + 2
+    lines[place.end : place.end] = _item_lines(item, indent)
+    return "\n".join(lines)
+
+
+def replace_in_item(text: str, path: Sequence[str], index: int, changes: Mapping[str, Any]) -> str:
+    """Return YAML with keys of the mapping at `index` of the list at `path` replaced, whole.
+
+    What else stands in that item stays as it is, comments too; a key that is not there comes
+    behind the first. Raises NotEditable.
+    """
+    lines = text.split("\n")
+    for key, value in changes.items():
+        place = _require_key(lines, path)
+        starts = _item_starts(lines, place)
+        if index >= len(starts):
+            raise NotEditable(f"{'.'.join(path)} has no item {index} in lines of its own")
+        start = starts[index]
+        end = starts[index + 1] if index + 1 < len(starts) else place.end
+        deep, behind = _indent(lines[start]) + 2, 0
+        for at in range(start, end):
+            line = lines[at].replace("- ", "  ", 1) if at == start else lines[at]
+            found = _KEY.match(line)
+            if found and _indent(line) == deep and key in (found[2], found[3], found[4]):
+                break
+        else:
+            if not _KEY.match(lines[start].replace("- ", "  ", 1)):
+                raise NotEditable(f"the item has no {key} in lines of its own")
+            at = behind = _end(lines, start, end, deep)
+        new = _item_lines({key: value}, deep - 2)
+        if at != start:
+            new[0] = new[0].replace("- ", "  ", 1)
+        lines[at : behind or _end(lines, at, end, deep)] = new
+    return "\n".join(lines)
+
+
+def _item_lines(item: Mapping[str, Any], indent: int) -> list[str]:
+    """Return a mapping as an item of a block list; lists of plain values on one line."""
+    found = list(_block_lines(item))
+    return [" " * indent + ("- " if at == 0 else "  ") + line for at, line in enumerate(found)]
+
+
+def _block_lines(value: Any) -> Iterator[str]:
+    """Yield JSON data as YAML in lines of its own."""
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            if (text := _flow(member)) is None:
+                yield f"{_scalar(key)}:"
+                yield from (f"  {line}" for line in _block_lines(member))
+            else:
+                yield f"{_scalar(key)}: {text}"
+        return
+    for item in value:
+        if (text := _flow(item)) is not None:
+            yield f"- {text}"
+            continue
+        for at, line in enumerate(_block_lines(item)):
+            yield f"{'  ' if at else '- '}{line}"
+
+
+def _flow(value: Any) -> str | None:
+    """Return data that stands on one line: a scalar, a list of scalars, nothing at all."""
+    if isinstance(value, Mapping):
+        return None if value else "{}"
+    if not isinstance(value, list):
+        return _scalar(value)
+    if any(isinstance(one, Mapping | list) for one in value):
+        return None
+    return f"[{', '.join(_scalar(one) for one in value)}]"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _WORD.fullmatch(value) and value not in _RESERVED:
+        return value
+    if not isinstance(value, str):
+        return json.dumps(value)
+    # As JSON has it, but for what JSON writes in two halves, and YAML as one.
+    quoted = (
+        json.dumps(letter)[1:-1] if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
+        for letter in value
+    )
+    return f'"{"".join(quoted)}"'
+
+
+def _item_starts(lines: list[str], place: _KeyBlock) -> list[int]:
+    """Return the lines on which the items of a block list begin."""
+    starts: list[int] = []
+    for at in range(place.line + 1, place.end):
+        if lines[at].lstrip().startswith("- ") and (
+            not starts or _indent(lines[at]) == _indent(lines[starts[0]])
+        ):
+            starts.append(at)
+    return starts
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
 def _require_key(lines: list[str], path: Sequence[str]) -> _KeyBlock:
     place = _find_key(lines, path)
     if place is None:
@@ -146,12 +267,16 @@ def _find_key(lines: list[str], path: Sequence[str]) -> _KeyBlock | None:
 
 
 def _end(lines: list[str], at: int, end: int, indent: int) -> int:
-    """Return the line behind a key's block; comments and blank lines before the next key stay."""
+    """Return the line behind a key's block; comments and blank lines before the next key stay.
+
+    The items of a list may stand at the key's own indent.
+    """
     last = at
     for line in range(at + 1, end):
         if _BLANK.match(lines[line]):
             continue
-        if len(lines[line]) - len(lines[line].lstrip(" ")) <= indent:
+        deep = _indent(lines[line])
+        if deep < indent or (deep == indent and not lines[line].lstrip().startswith("- ")):
             break
         last = line
     return last + 1

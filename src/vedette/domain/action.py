@@ -60,7 +60,8 @@ class Action(Struct, frozen=True):
     `origins` maps a JSON Pointer into `args` to an origin, of each argument and each element of
     it; `sources` maps such a pointer to the reference the value was drawn from, where it was drawn
     by reference. `readers` maps the pointer of an argument to who may read it, where not all may.
-    `links` are those in its texts.
+    `links` are those in its texts. `asks` is why a person is to decide it, whatever policy says
+    (`decision.ask_person`); "" if nothing asks for that.
     """
 
     run: str
@@ -76,6 +77,7 @@ class Action(Struct, frozen=True):
     recorded_id: str = ""
     readers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     links: Sequence[Link] = ()
+    asks: str = ""
 
     @property
     def id(self) -> str:
@@ -225,6 +227,23 @@ def encode_argument(value: Any) -> dict[str, Any]:
             return {"object": {str(name): encode_argument(item) for name, item in value.items()}}
         return {"list": [encode_argument(item) for item in value]}
     return {"value": normalize_json(value)}
+
+
+def decode_arguments(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Proposal's arguments from what `encode_arguments` made of them.
+
+    A fraction that was given bare stays the decimal text that entries keep of it.
+    """
+    return {name: _decode_argument(value) for name, value in encoded.items()}
+
+
+def _decode_argument(encoded: Mapping[str, Any]) -> Any:
+    ((kind, value),) = encoded.items()
+    if kind == "ref":
+        return Ref(value)
+    if kind == "list":
+        return [_decode_argument(item) for item in value]
+    return decode_arguments(value) if kind == "object" else value
 
 
 def _has_reference(value: Any) -> bool:

@@ -108,6 +108,29 @@ class ResourceLimits(Struct, frozen=True):
     memory: int = 512 * 1024 * 1024
 
 
+class Cascade(Struct, frozen=True):
+    """From which confidence a judge settles its event (thousandths), and when a person takes over.
+
+    A run whose model has been away for `person_after_us` is a person's; 0: it goes on waiting.
+    """
+
+    settle_at_milli: int
+    person_after_us: int = 0
+
+    def settles(self, confidence: float) -> bool:
+        """Say whether a judge that is so sure settles its event."""
+        return int(confidence * 1000) >= self.settle_at_milli
+
+
+class ConfidencePlan(Struct, frozen=True):
+    """How a model's confidence is measured: on how many answers of people at least, and which share
+    (thousandths) of what it may do they are shown in any case.
+    """
+
+    cases: int = 100
+    audit_share_milli: int = 50
+
+
 class Agent(Struct, frozen=True):
     """A specialist: its charter is reviewed content, `release` is the digest of its folder.
 
@@ -115,7 +138,8 @@ class Agent(Struct, frozen=True):
     order. `collection` is where the agent's transactional tools keep rows, one per key.
     `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
     its turns may make model calls, `model` which entry of [models] they ask; `fallback_prices` are
-    what those that are asked in its place cost, where that differs.
+    what those that are asked in its place cost, where that differs. With a `cascade` its judge has
+    a run's first turn, and `last_reasoner` those of what it defers.
     """
 
     name: str
@@ -141,11 +165,21 @@ class Agent(Struct, frozen=True):
     asks_model: bool = False
     model: str | None = None
     fallback_prices: tuple[str, ...] = ()
+    cascade: Cascade | None = None
+    confidence: ConfidencePlan = field(default_factory=ConfidencePlan)
 
     @property
     def has_judge(self) -> bool:
-        """Say whether its own judge.py reasons for it: made of memories, and of nothing else."""
+        """Say whether its own judge.py reasons for it: made of memories, and of nothing else.
+
+        In a cascade, first.
+        """
         return self.reasoner == "judge"
+
+    @property
+    def last_reasoner(self) -> str:
+        """Return what reasons last for it: of a cascade what asks the model."""
+        return self.reasoner if self.cascade is None else "adk"
 
     def key_of(self, event: Event) -> str:
         """Return the key under which this agent orders the event.

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 import orjson
 from msgspec import Struct, ValidationError, convert, defstruct
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
@@ -208,6 +209,8 @@ _SHAPE_2: _RequestShape = {
 }
 _SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SCHEMA_1: _SHAPE_1}
 _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
+# Fields that a request may have beside those of its shape.
+_OPTIONAL: Mapping[str, Mapping[str, type]] = {"/context": {"asks": str}}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
@@ -236,8 +239,12 @@ def _define_request() -> type[Struct]:
         "links": GenericAlias(list, define("Link", {**_LINK, "origin": Origin})),
         "readers": dict[Any, list[str]],
     }
-    parts = {**_SHAPE_2, "action": action, "context": context}
+    parts = {**_SHAPE_2, "action": action}
     fields = {name: define(name.title(), part) for name, part in parts.items()}
+    optional = [(name, kind, "") for name, kind in _OPTIONAL["/context"].items()]
+    fields["context"] = defstruct(
+        "Context", [*context.items(), *optional], forbid_unknown_fields=True
+    )
     return cast(
         "type[Struct]", define("Request", {"schema": Literal[REQUEST_SCHEMA], "now": int, **fields})
     )
@@ -301,6 +308,8 @@ def _check_outgoing(action: Mapping[str, Any]) -> str | None:
 
 
 def _check_fields(value: Any, fields: Mapping[str, Any], at: str) -> str | None:
+    fields = {**fields, **{name: kind for name, kind in _OPTIONAL.get(at, {}).items()
+                           if isinstance(value, dict) and name in value}}  # fmt: skip
     if not isinstance(value, dict) or value.keys() != fields.keys():
         return f"{at} has not exactly the fields {', '.join(sorted(fields))}"
     for name, kind in fields.items():
@@ -447,11 +456,38 @@ def check_decision_request(request: Mapping[str, Any]) -> tuple[Decision | None,
 
 
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:
-    """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny."""
+    """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny.
+
+    What a person is to decide is held, if the engine would permit it (`ask_person`).
+    """
     decide_json = getattr(engine, "decide_json", None)
     try:
         if decide_json is not None:
-            return parse_decision_text(decide_json(raw))
-        return parse_decision(engine.decide(raw))
+            decision = parse_decision_text(decide_json(raw))
+        else:
+            decision = parse_decision(engine.decide(raw))
+        return ask_person(decision, raw) if b'"asks":' in raw else decision
     except Exception as error:
         return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
+
+
+def ask_person(decision: Decision, raw: bytes) -> Decision:
+    """Return a policy engine's Decision, a hold where it permits what a person is to decide.
+
+    This is the engine's own rule and no bundle's: it holds under whatever policy is live, and as a
+    function of the request it is the same whoever decides, and in each replay. An approval of the
+    very action answers it. Where policy asks a person itself, it is one reason more.
+    """
+    request = orjson.loads(raw)
+    context, action = request.get("context") or {}, request.get("action") or {}
+    reason = context.get("asks")
+    if not reason or any(
+        one["action_digest"] == action["digest"] and one["by"] and one["until"] > request["now"]
+        for one in context["approvals"]
+    ):
+        return decision
+    if decision.outcome == "permit":
+        return Decision("hold", reason, (reason,), "approval")
+    if decision.wait == "approval":
+        return replace(decision, reasons=tuple(sorted({*decision.reasons, reason})))
+    return replace(decision, would="hold") if decision.would == "permit" else decision

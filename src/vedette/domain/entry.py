@@ -47,7 +47,9 @@ KINDS = frozenset(
         "memory.retired",  # a person took a memory back: it is not recalled
         "memory.restored",
         "budget.reserved",  # the worst case of a turn, before it begins; `spend` by unit
-        "budget.settled",  # what the turn spent of it
+        # What the turn spent; `model_call` says how its call went, `what` why it came to nothing
+        # though its model answered.
+        "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
@@ -93,7 +95,7 @@ FIELDS = frozenset(
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
-        "timeout", "checkpoint",
+        "timeout", "checkpoint", "model_call", "route",
     }
 )  # fmt: skip
 

@@ -188,7 +188,8 @@ class Briefing(Struct, frozen=True):
     key (an open incident, say). `turns` are the recorded turns with their outcomes, oldest first.
     `position` orders the events of a key; `previous` is the position the judge's state must be at.
     `anew` asks a model's reasoner to begin its context anew: the one before was refused.
-    `model` names the entry of [models] that is to be asked, if the agent names one.
+    `model` names the entry of [models] that is to be asked, if the agent names one; `opinion` is
+    what the agent's judge thought of the event, if it deferred to the model.
     """
 
     __dataclass_fields__ = DataclassFields()
@@ -207,3 +208,4 @@ class Briefing(Struct, frozen=True):
     turns: tuple[Mapping[str, Any], ...] = ()
     anew: bool = False
     model: str = ""
+    opinion: Mapping[str, Any] = field(default_factory=dict)

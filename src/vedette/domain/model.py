@@ -12,6 +12,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+# Whose interface a model is asked by.
+Provider = Literal["gemini", "vertex", "anthropic", "openai", "ollama", "litellm"]
 # rate, unavailable, timeout, connection: over by themselves. quota: over with the provider's day.
 # billing, key, forbidden, missing: until somebody mends it.
 FailureKind = Literal[
@@ -27,6 +29,13 @@ HELD_US: Mapping[str, int] = {
     "forbidden": 300_000_000,
     "missing": 300_000_000,
 }
+# Of how an answer is made, what cannot lead a request, or what stands in it, anywhere else: by the
+# names of google.genai's GenerateContentConfig.
+SETTINGS = frozenset(
+    {"temperature", "top_p", "top_k", "max_output_tokens", "stop_sequences", "response_logprobs",
+     "logprobs", "presence_penalty", "frequency_penalty", "seed", "response_mime_type",
+     "safety_settings", "labels", "media_resolution", "thinking_config", "service_tier"}
+)  # fmt: skip
 
 
 class Model(Struct, frozen=True):
@@ -34,6 +43,8 @@ class Model(Struct, frozen=True):
 
     Of any 60 s at most `calls_per_minute` calls begin, and `tokens_per_minute` tokens are taken;
     `fallback` is who is asked while it is left alone, `price` an entry of the price list.
+    `provider` is whose interface it is, `served_name` its name there ("": not known here, as an
+    agent.py names the model).
     """
 
     name: str
@@ -43,3 +54,5 @@ class Model(Struct, frozen=True):
     timeout_us: int = 60_000_000
     fallback: str | None = None
     price: str | None = None
+    provider: Provider | Literal[""] = ""
+    served_name: str = ""

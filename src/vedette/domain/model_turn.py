@@ -8,9 +8,9 @@ keeps knows no fractions and sorts its keys, and either would change what was sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
@@ -18,7 +18,8 @@ from vedette.domain.model import FailureKind
 
 
 class ModelTurn(Struct, frozen=True):
-    """A turn's exchange with a model. All of it is content: it lies in the turn's body only.
+    """A turn's exchange with a model. All of it is content, and lies in the turn's body;
+    of `route` its entry has a copy.
 
     `content` is the model's answer as the JSON text of its provider's client. `model` is the name
     it was asked by, `route` a digest of whom one speaks to (`adk.wire.Speaker`): to others the
@@ -64,12 +65,51 @@ class ModelUse(Struct, frozen=True):
 
 UNCHARGED = ModelUse(0, {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0})
 
+# Parts of the tokens that were read and written, which some providers count by themselves.
+CACHE_READ, CACHE_CREATION, REASONING = "cache_read", "cache_creation", "reasoning"
+# Why a model's answer ended: the words that ADK has for all providers
+# (`google.genai.types.FinishReason`), in lower case.
+FINISH_REASONS = frozenset(
+    {"finish_reason_unspecified", "stop", "max_tokens", "safety", "recitation", "language", "other",
+     "blocklist", "prohibited_content", "spii", "malformed_function_call", "image_safety",
+     "unexpected_tool_call", "too_many_tool_calls", "image_prohibited_content", "no_image",
+     "image_recitation", "image_other", "continuation"}
+)  # fmt: skip
+
+
+_Name = Annotated[str, Meta(max_length=256)]
+_Part = Annotated[str, Meta(pattern=f"^({CACHE_READ}|{CACHE_CREATION}|{REASONING})$")]
+
+
+class ModelCallMetadata(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of the calls of a turn beside what they cost, as far as anybody told.
+
+    `calls` were made, charged or not. `provider` is whose interface was asked, `asked` the model's
+    name there, `answered` the name under which it answered, `finish_reason` one of FINISH_REASONS,
+    `tokens` are such parts of what the calls used; `took_us` is how long the client waited for
+    them in all. A worker, or a provider, may make up any of it in these bounds: the engine keeps
+    what can be so (`engine.model_telemetry.check_metadata`).
+    """
+
+    calls: Annotated[int, Meta(ge=0, le=1024)] = 0
+    provider: _Name = ""
+    asked: _Name = ""
+    answered: _Name = ""
+    finish_reason: _Name = ""
+    tokens: Mapping[_Part, Annotated[int, Meta(ge=0, le=1 << 27)]] = field(default_factory=dict)
+    took_us: Annotated[int, Meta(ge=0, le=86_400_000_000)] = 0
+
+
+NO_METADATA = ModelCallMetadata()
+
 
 class ModelError(VedetteError):
     """The base of errors of asking a model: `use` is charged, though there is no turn."""
 
     # Not so where a call was lost on its way: that tells nothing of its provider.
     is_answered = True
+    # Of the calls that were made, where who asked says so.
+    metadata = NO_METADATA
 
     def __init__(
         self, what: str, use: ModelUse, *, mend: str | None = None, code: str | None = None

@@ -161,6 +161,8 @@ def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[
         says = fields.get(name, {} if name == "readers" else None)
         if right is not None and says != right:
             yield "record", {name: says}, {name: right}
+    if fields.get("asks", "") != context.get("asks", ""):
+        yield "record", {"asks": fields.get("asks", "")}, {"asks": context.get("asks", "")}
     says, first = fields["origins"], action.get("origins") or fields["origins"]
     if not isinstance(first, dict):
         yield "record", {"origins": says}, {"origins": first}
@@ -196,8 +198,8 @@ def parse_record(raw: bytes) -> dict[str, Any]:
     """Return what `vedette.engine.turn.action_row` wrote: args, origins, sources, readers,
     confidence, why.
 
-    Only `readers` and `inverse` may be missing. Raises BadRecord for any other shape; what the
-    values say is compared by `compare_record`.
+    Only `readers`, `inverse` and `asks` may be missing. Raises BadRecord for any other shape; what
+    the values say is compared by `compare_record`.
     """
     try:
         record = orjson.loads(raw)
@@ -212,6 +214,7 @@ def parse_record(raw: bytes) -> dict[str, Any]:
     _expect(type(record.get("confidence")) is int, "confidence")
     _expect(isinstance(record.get("why"), str), "why")
     _expect(isinstance(record.get("inverse", ""), str), "inverse")
+    _expect(isinstance(record.get("asks", ""), str), "asks")
     return record
 
 

@@ -45,11 +45,11 @@ _ASSERTIONS = (
     "uniqueItems", "maxContains", "minContains", "maxProperties", "minProperties", "required",
     "dependentRequired", "$ref",
 )  # fmt: skip
-_ANNOTATIONS = (
+ANNOTATIONS = (
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
     "$comment", "$schema", "contentEncoding", "contentMediaType",
 )  # fmt: skip
-_KEYWORDS = frozenset({*ONE_SCHEMA, *SCHEMA_LISTS, *SCHEMA_MAPS, *_ASSERTIONS, *_ANNOTATIONS})
+_KEYWORDS = frozenset({*ONE_SCHEMA, *SCHEMA_LISTS, *SCHEMA_MAPS, *_ASSERTIONS, *ANNOTATIONS})
 _REFUSED = {
     "patternProperties": "name the members in properties",
     "unevaluatedProperties": "use additionalProperties",

@@ -216,7 +216,7 @@ _LENGTHS = (MINUTE_US, HOUR_US, DAY_US)
 class SpendCounters:
     """How much each agent spent in the present minute, hour and day.
 
-    Its owner restores it from the store by adding what the store knows.
+    Its owner restores it with `read`.
     """
 
     def __init__(self) -> None:
@@ -232,6 +232,14 @@ class SpendCounters:
         """Count what is spent now."""
         for window in self._of(agent, unit):
             window.add(now_us, amount)
+
+    def read(
+        self, by_minute: Callable[[int], Iterable[tuple[str, str, int, int]]], now_us: int
+    ) -> None:
+        """Count what the store has, by the minute, as spent on the day of `now_us`."""
+        first = window_start(now_us, DAY_US) // MINUTE_US
+        for agent, unit, minute, amount in by_minute(first):
+            self.add(agent, unit, minute * MINUTE_US, amount)
 
     def refund(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
         """Take back what was counted at `counted_us`, from the windows that are still those."""

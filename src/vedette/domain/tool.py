@@ -73,7 +73,8 @@ class Tool(Struct, frozen=True, dict=True):
     `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
     names the function that asks the target, after the tool said *done*, whether it is there. With a
     `performer` the plugin of that name does what `request` says (`vedette.tools`), and no function
-    is called. `readers` are those who may read what the tool answers.
+    is called. `readers` are those who may read what the tool answers. `description` is for models:
+    policy is not told it.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Tool(Struct, frozen=True, dict=True):
 
     # The digest of the declaration: asked for with every action, so made once.
     digest: str = ""
+    description: str = ""
 
     def __post_init__(self) -> None:
         if self.schema is not None:

@@ -23,6 +23,7 @@ from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.turn import observe_effect
 
 # How long after a failed commit an outcome is recorded again, first and at most.
 _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
@@ -63,7 +64,9 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
     tool = action.tool
     # A tool without a target is a target of its own.
     breaker = services.breakers.for_target(tool.target or f"{agent.name}/{tool.name}")
-    in_loss_window = row.id not in context.confirmed_absent and context.in_loss_window(row)
+    in_loss_window = row.id not in context.confirmed_absent and services.in_loss_window(
+        context.run, row
+    )
     is_started_here = row.id in context.started_here
     precondition = tool_calls.find_precondition(
         tool, row.effect, own_start=is_started_here, in_loss_window=in_loss_window
@@ -370,5 +373,7 @@ async def record_outcome(
         # Before the key is let go: what comes after it must not go ahead of it.
         services.parked_runs.park_timed(context.run)
     services.metrics.count("effects", agent=context.agent.name, tool=row.tool, state=state)
+    if state == "done":
+        observe_effect(context, after, now)
     if state == "failed":
         await count_error(services, context.agent.name)

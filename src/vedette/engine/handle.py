@@ -14,17 +14,28 @@ from msgspec.structs import replace
 
 from vedette.domain.action import check_confidence
 from vedette.domain.base.errors import Permanent
+from vedette.domain.cascade import defer_unsure
 from vedette.domain.compensation import undo_judgement
 from vedette.domain.entry import Draft
-from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
-from vedette.domain.model_turn import ModelAway, ModelError, ModelUse, RequestRefused
+from vedette.domain.model_turn import ModelAway, RequestRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
+from vedette.engine.agreements import find_secret, measure_confidence
 from vedette.engine.effect_executor import perform_effect
-from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
+from vedette.engine.model_telemetry import observe_cost
+from vedette.engine.model_turn import (
+    acquire_model,
+    is_left_alone,
+    is_person_due,
+    refuses_all,
+    release_model,
+    take_opinion,
+    wait_for_model,
+)
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
@@ -35,15 +46,15 @@ from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 async def handle(
     services: Services,
     lease: Lease,
-    event: Event | None = None,
+    accepted: AcceptedEvent | None = None,
     on_sent: Callable[[], None] | None = None,
 ) -> RunContext | None:
     """Take a run through its first turn: judged, decided and durable.
 
     Returns its context if there is more to do (`run_to_completion` does it, beside the key's next
-    run), None if the run is done or waits (for its budget, too). `event` spares reading it again.
-    `on_sent` is called when the key's next event may be judged, which for a judge is before the
-    commit has stood.
+    run), None if the run is done or waits (for its budget, too). `accepted` spares reading its
+    event, and says since when it waits. `on_sent` is called when the key's next event may be
+    judged, which for a judge is before the commit has stood.
 
     Raises StoreFailed if a commit did not stand (nothing was lost; handle it again), Superseded
     if somebody else moved the run or a commit before it did not stand (look at it afresh), and
@@ -51,10 +62,11 @@ async def handle(
     """
     if lease.run.state in ("done", "dead") and not lease.run.turn:
         return None  # ended by a commit that stood unheard, or by another worker
-    event = event or services.store.runs.event_at(lease.run.position)
+    event = accepted.event if accepted else services.store.runs.event_at(lease.run.position)
     if event is None:
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
+    context.accepted_us = accepted.at_us if accepted else 0
     if context.run.turn == 0:
         if not await take_turn(services, context, on_sent):
             return None
@@ -114,12 +126,16 @@ async def take_turn(
 ) -> bool:
     """Take a run's next turn; False if it waits for its model or its budget instead.
 
-    Once in a run a model's context is begun anew: if its provider refuses a request that gives back
-    what the model said. Raises what the reasoner does; what a model cost in vain is settled by
-    then.
+    In a cascade the judge takes the first; what it defers its model takes, or a person if that is
+    away for too long: it is asked once more before, unless it is left alone. Once in a run a
+    model's context is begun anew: if its provider refuses a request that gives back what the model
+    said. Raises what the reasoner does; what a model cost in vain is settled by then.
     """
     if not context.spends:
-        await run_turn(services, context, on_sent)
+        await run_turn(services, context, None if context.event.is_undo else on_sent)
+        return True
+    if is_left_alone(services, context) and is_person_due(services, context):
+        await run_turn(services, context, opinion=take_opinion(services, context))
         return True
     try:
         return await ask_model(services, context)
@@ -136,6 +152,8 @@ async def take_turn(
 async def ask_model(services: Services, context: RunContext) -> bool:
     """Take a turn that is booked first, of a model if it asks one; False if its run waits."""
     asks = context.agent.asks_model
+    if asks:
+        await services.agreements.read_answers(services.store)  # how sure its answer will be
     if asks and not await acquire_model(services, context):
         return False
     try:
@@ -145,20 +163,18 @@ async def ask_model(services: Services, context: RunContext) -> bool:
     except ModelAway as failure:
         if not asks:
             raise
-        release_model(services, context, failure.use, failure=failure)
+        if is_person_due(services, context):
+            await run_turn(services, context, opinion=take_opinion(services, context))
+            return True
         await wait_for_model(services, context, failure)
         return False
     except RequestRefused as failure:
-        release_model(services, context, failure.use, failure=failure)
         if failure.may_begin_anew or not refuses_all(services, context):
             raise
         await wait_for_model(services, context, None)
         return False
-    except ModelError as error:
-        release_model(services, context, error.use, is_answered=error.is_answered)
-        raise
     finally:
-        release_model(services, context)
+        release_model(services, context)  # one that was not asked
     return True
 
 
@@ -168,18 +184,20 @@ async def run_turn(
     on_sent: Callable[[], None] | None = None,
     *,
     anew: bool = False,
+    opinion: ReasonerJudgement | None = None,
 ) -> None:
-    """Ask the reasoner once and make durable what was decided of its proposals."""
+    """Ask the reasoner once and make durable what was decided of its proposals.
+
+    With an `opinion` (what the judge deferred) that is proposed, and nobody is asked.
+    """
     now, revision = services.clock.now_us(), services.gateway.policy_rev
-    if not context.agent.has_judge:
-        on_sent = None  # a model is not asked again because a commit before it did not stand
-    elif context.current_shortage(now) is not None:
+    if on_sent is not None and context.current_shortage(now) is not None:
         on_sent = None  # its actions may find no room, and then are decided again within this turn
     try:
         memories, reads = recall_memories(services, context, now)
         context.brief_with(memories)
-        judgement = await ask_reasoner(services, context, anew=anew)
-        if judgement.observed:
+        judgement = opinion or await ask_reasoner(services, context, anew=anew)
+        if judgement.observed and not context.run.observed:
             services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
         writing = context.agent.collection if judgement.proposals else None
         async with services.keys.row_lock(writing, context.run.key):
@@ -187,15 +205,19 @@ async def run_turn(
     except BaseException as error:
         # Reads that were decided on the way were not recorded either.
         services.recall.forget_permits()
-        if isinstance(error, ModelError) and not isinstance(error, ModelAway):
-            await settle_failure(services, context, error.use)
+        # What waits for its model is settled with that; a process that ends settles nothing.
+        if isinstance(error, Exception) and not isinstance(error, ModelAway):
+            await settle_failure(services, context, error)
         raise
-    context.final = judgement.final
+    context.final = judgement.final and not judgement.deferred
+    if judgement.deferred:
+        services.metrics.count("deferred", agent=context.agent.name)
     if judgement.model_turn is not None and (labels := context.labels()) is not None:
         context.told_readers = labels.run
     if step.candidates:
         propose_candidates(services, context, step)
-    emit_metrics(services, context, step)
+    if context.model_call is not None:
+        observe_cost(services, context, step.drafts)
 
 
 async def decide_and_commit(
@@ -216,7 +238,7 @@ async def decide_and_commit(
         check_release(services, context)
         now = services.clock.now_us()
         if services.gateway.policy_rev != revision:
-            if context.agent.has_judge:
+            if context.is_judged:
                 # What it was taught under the old policy may not be its to know any more.
                 raise Superseded("the policy changed while it was judged")
             revision = services.gateway.policy_rev
@@ -232,6 +254,9 @@ async def decide_and_commit(
                 await commit
         except (Fenced, OverBudget):
             continue
+        context.reservation = None  # that was settled with it
+        is_first = step.turn == 1 or (context.agent.cascade is not None and step.turn == 2)
+        emit_metrics(services, context, step, now, is_first=is_first and not judgement.deferred)
         return step
 
 
@@ -277,20 +302,37 @@ async def ask_reasoner(
         briefing = replace(briefing, anew=True)
     if context.event.is_undo:
         return undo_judgement(context.event)
-    if context.model_call is not None:
-        context.model_call.at_us = services.clock.now_us()  # its budget was booked meanwhile
-    try:
-        judgement = await _ask_journaled(services, context, briefing)
-    except ModelError:
-        raise  # it says what it cost
-    except BaseException:
-        # It may have been asked all the same: it counts among the calls of its minute.
-        release_model(services, context, ModelUse(1), is_answered=False)
-        raise
-    if context.model_call is not None:
-        release_model(services, context, judgement.use)
+    ask = _ask_journaled if context.model_call is None else _ask_timed
+    judgement = await ask(services, context, briefing)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
+    judgement = replace(judgement, deferred=False, asks="")
+    agent = context.agent
+    if not agent.asks_model or (agent.cascade is not None and context.is_judged):
+        judgement = replace(judgement, model_turn=None)  # who asks no model does not speak for one
+        return judgement if agent.cascade is None else defer_unsure(agent.cascade, judgement)
+    secret = find_secret(services.store, context.run)
+    return measure_confidence(services.agreements, agent, context.run, judgement, secret)
+
+
+async def _ask_timed(
+    services: Services, context: RunContext, briefing: Briefing
+) -> ReasonerJudgement:
+    """Ask the reasoner of a turn that has a place for its call, and give that back; in it is noted
+    how long it took and what came of it.
+    """
+    clock, call = services.clock, context.model_call
+    assert call is not None
+    call.at_us = clock.now_us()  # its budget was booked meanwhile
+    began_us = clock.monotonic_us()
+    try:
+        judgement = await _ask_journaled(services, context, briefing)
+    except BaseException as error:
+        call.took_us = clock.monotonic_us() - began_us
+        release_model(services, context, error)
+        raise
+    call.took_us = clock.monotonic_us() - began_us
+    release_model(services, context, judgement)
     return judgement
 
 
@@ -309,13 +351,15 @@ async def _ask_journaled(
 async def _ask_with_state(
     services: Services, context: RunContext, briefing: Briefing
 ) -> ReasonerJudgement:
-    reasoner = services.reasoners[context.agent.reasoner]
+    agent = context.agent
+    is_first = agent.cascade is None or context.is_judged
+    reasoner = services.reasoners[agent.reasoner if is_first else agent.last_reasoner]
     judgement = await reasoner.reason(briefing)
     if judgement.needs_state:
-        agent, key = briefing.agent, briefing.key
-        history = services.store.judge_states.history(agent, key, briefing.position)
+        name, key = briefing.agent, briefing.key
+        history = services.store.judge_states.history(name, key, briefing.position)
         state_at, later = history.checkpoint_position, history.later_events
-        reasoner.restore_state(agent, key, history.checkpoint, state_at, later)
+        reasoner.restore_state(name, key, history.checkpoint, state_at, later)
         # A commit before this one may have stood since the briefing was written, or may still be
         # on its way: this is judged from what is durable now, and the store refuses it if that
         # was not yet its predecessor.

@@ -21,7 +21,7 @@ from vedette.domain.event import (
     check_event,
     subject_of,
 )
-from vedette.domain.ports.run_store import AcceptResult, Arrival
+from vedette.domain.ports.run_store import AcceptedEvent, AcceptResult, Arrival
 from vedette.domain.ports.sources import Receipt, Refused
 from vedette.domain.readers import ReaderRule, event_readers
 from vedette.engine.scheduler.backpressure import Charge
@@ -173,8 +173,9 @@ class EventIntake:
             status = "duplicate" if answer.duplicate else "accepted"
             runs = tuple(run.id for run in answer.runs)
             receipts.append(Receipt(status, answer.event, runs))
+            event = AcceptedEvent(arrival.event, len(arrival.body), answer.at_us)
             for run in answer.runs:
-                self._buffer.offer(run, arrival.event, len(arrival.body))
+                self._buffer.offer(run, event)
             if answer.duplicate:
                 self._buffer.refund(_charges_of(arrival))
         self._buffer.load_offered()

@@ -16,7 +16,14 @@ from msgspec import Struct, field
 from vedette.domain.agent import Agent
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.model import HELD_US, Model
-from vedette.domain.model_turn import ModelAway, RequestRefused
+from vedette.domain.model_turn import (
+    NO_METADATA,
+    UNCHARGED,
+    ModelAway,
+    ModelCallMetadata,
+    ModelUse,
+    RequestRefused,
+)
 from vedette.domain.ports.reasoner import Metrics
 from vedette.engine.circuit_breaker import Breaker, CircuitBreakers, Leave
 
@@ -32,7 +39,10 @@ PREFIX = "model:"
 class ModelCall(Struct):
     """A place for one call of a model, that begins at `at_us`.
 
-    `tokens` are those that it may take, then those it took.
+    `tokens` are those that it may take, then those it took. What came of it is noted once it is
+    over: `took_us` is how long its reasoner worked on it, `use` what it cost (nothing, if it was
+    not made), `metadata` what else is known of it, `error` the code of what came in the place of
+    an answer.
     """
 
     model: Model
@@ -40,6 +50,10 @@ class ModelCall(Struct):
     at_us: int
     tokens: int
     in_flight: bool = True
+    took_us: int = 0
+    use: ModelUse = UNCHARGED
+    metadata: ModelCallMetadata = NO_METADATA
+    error: str = ""
 
 
 class ModelCalls(Struct):
@@ -48,6 +62,8 @@ class ModelCalls(Struct):
     model: Model
     breaker: Breaker
     in_flight: int = 0
+    # When the model answered last, as far as this worker knows; 0: not since its start.
+    answered_us: int = 0
     _refused: int = 0
     # What the last call might have taken for which there was no room: who waits asks for as much.
     _wanted: int = 0
@@ -65,6 +81,8 @@ class ModelCalls(Struct):
             return None
         self._forget_old(now_us)
         most, room = model.calls_per_minute, model.tokens_per_minute
+        if most is None and room is None:
+            return now_us
         # A call counts for a minute from its start; its tokens also for as long as it is in flight.
         calls = sum(call.at_us > now_us - MINUTE_US for call in self._recent)
         taken = sum(call.tokens for call in self._recent)
@@ -135,6 +153,7 @@ class ModelCalls(Struct):
                 self.breaker.release(call.leave, False, now_us, until_us=until_us, why=why)
         elif failure is None:
             self._refused = 0 if is_answered else self._refused
+            self.answered_us = now_us if is_answered else self.answered_us
             call.tokens = call.tokens if tokens is None else tokens
             self.breaker.release(call.leave, True if is_answered else None, now_us)
         else:
@@ -147,6 +166,7 @@ class ModelCalls(Struct):
         """Have the calls of the last minute have begun so much later."""
         for call in self._recent:
             call.at_us += by_us
+        self.answered_us += by_us if self.answered_us else 0
 
     def is_away(self, now_us: int) -> bool:
         """Say whether the model is left alone now."""

@@ -11,7 +11,7 @@ from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import build_denial
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
-from vedette.domain.run import ActionRow, Fenced, OverBudget, Step, Superseded
+from vedette.domain.run import ActionRow, Fenced, OverBudget, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds
 from vedette.engine.run_context import RunContext
@@ -24,17 +24,16 @@ async def reauthorize(services: Services, context: RunContext, due: list[ActionR
     async with services.keys.row_lock(context.agent.collection, context.run.key):
         while True:
             try:
-                step = await commit_reauthorization(services, context, due)
+                await commit_reauthorization(services, context, due)
             except (Fenced, OverBudget):
                 continue
             break
-    emit_metrics(services, context, step)
 
 
 async def commit_reauthorization(
     services: Services, context: RunContext, due: list[ActionRow]
-) -> Step:
-    """Commit new decisions of these actions; return the step that stood.
+) -> None:
+    """Commit new decisions of these actions, and count them as metrics.
 
     Raises Fenced or OverBudget if they have to be made again.
     """
@@ -45,7 +44,7 @@ async def commit_reauthorization(
     returns: list[tuple[str, int, int]] = []
     rows = [replace(row) for row in due]
     for row in rows:
-        if row.tries and context.in_loss_window(row):
+        if row.tries and services.in_loss_window(context.run, row):
             # Those were before the loss: what was tried after it is still to be found out.
             row.tries = 0
     entries = context.read_entries(rows)
@@ -81,7 +80,7 @@ async def commit_reauthorization(
             **context.step_limits(counted.new),
         )
         await context.commit(step)
-    return step
+    emit_metrics(services, context, step, now)
 
 
 def close_hold(context: RunContext, row: ActionRow) -> list[Draft]:

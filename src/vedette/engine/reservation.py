@@ -26,8 +26,8 @@ from vedette.domain.budget import (
 )
 from vedette.domain.entry import Draft
 from vedette.domain.model import Model
-from vedette.domain.model_turn import ModelUse
 from vedette.domain.run import Fenced, OverBudget, Superseded
+from vedette.engine.model_telemetry import error_code, model_call_field, observe_cost
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
@@ -39,7 +39,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
     turns have no worst case in what is limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    if context.run.turn >= agent.max_turns:
+    if context.run.turn - (agent.cascade is not None) >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
     if not agent.asks_model:
         return True
@@ -158,17 +158,20 @@ def count_refusal(services: Services, context: RunContext, shortage: Shortage) -
 
 
 def release_reservation(
-    services: Services, context: RunContext, use: ModelUse
+    services: Services, context: RunContext, failure: str | None = None
 ) -> tuple[list[Draft], dict[str, int], list[tuple[str, int, int]]]:
     """Return what settles a turn's reservation: its entry, what was spent beyond, what goes back.
+
+    Its entry also says how its call went; `failure` is the code of why the turn came to nothing
+    though its model answered.
 
     What it spent beyond its worst case (a vendor's own retries, say) is counted all the same: it
     is gone.
     """
-    held = context.reservation
-    if held is None:
+    held, call = context.reservation, context.model_call
+    if held is None or call is None:
         return [], {}, []
-    budget = context.agent.budget
+    budget, use = context.agent.budget, call.use
     spent = actual_use(budget, find_price(services, context), use.calls, use.spent)
     beyond, returns = {}, []
     for unit in sorted({*held.spend, *spent}):
@@ -180,22 +183,28 @@ def release_reservation(
             beyond[unit] = over
         elif over < 0:
             returns.append((unit, held.at_us, -over))
-    turn = context.run.turn + 1
-    return (
-        [context.entry("budget.settled", after=held.seq, turn=turn, spend=spent)],
-        beyond,
-        returns,
+    settled = context.entry(
+        "budget.settled",
+        after=held.seq,
+        turn=context.run.turn + 1,
+        spend=spent,
+        what=failure,
+        model_call=model_call_field(call),
     )
+    return [settled], beyond, returns
 
 
-async def settle_failure(services: Services, context: RunContext, use: ModelUse) -> None:
+async def settle_failure(services: Services, context: RunContext, error: Exception) -> None:
     """Make durable what a turn cost that came to nothing; the rest of its reservation goes back.
 
     Raises as `RunContext.commit`: then the reservation stays booked whole.
     """
-    settlement, beyond, returns = release_reservation(services, context, use)
+    call = context.model_call
+    failure = None if call is None or call.error else error_code(error)
+    settlement, beyond, returns = release_reservation(services, context, failure)
     if settlement:
         now = services.clock.now_us()
         step = context.build_step(settlement, [], now, spend=beyond, refunds=returns)
         context.reservation = None
         await context.commit(step)
+        observe_cost(services, context, settlement)

@@ -51,10 +51,9 @@ from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Sup
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
-from vedette.engine.tool_calls import answer_data, coarse_answer
+from vedette.engine.tool_calls import answer_data
+from vedette.engine.turn_history import retell_turns
 
-# Of a recorded turn, what its run's reasoner is told again.
-_TOLD = ("proposals", "label", "memories", "model")
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
 
@@ -68,8 +67,10 @@ class RunContext(Struct):
     being made. `fresh_actions` has the actions that were decided here, by id, with the registry
     they were bound under and their record. `started_here` are actions whose durable start this
     handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
-    `is_loaded` says that turns of it were recorded before this. `subject` is what the bodies of its
+    `is_loaded` says that turns of it were recorded before this, `is_resumed` that anything was:
+    it waited, or failed, or its process ended. `subject` is what the bodies of its
     entries are found by, beside its event; `told_readers` may read all that its model was told.
+    `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
     """
 
     services: Services
@@ -85,6 +86,7 @@ class RunContext(Struct):
     started_here: set[str] = field(default_factory=set)
     confirmed_absent: set[str] = field(default_factory=set)
     is_loaded: bool = False
+    is_resumed: bool = False
     previous: int = 0
     model_call: ModelCall | None = None
     reservation: Reservation | None = None
@@ -93,6 +95,7 @@ class RunContext(Struct):
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
     told_readers: Readers = None
+    accepted_us: int = 0
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -101,6 +104,7 @@ class RunContext(Struct):
         """
         agent = services.fleet.agent(run.agent)
         context = cls(services, run, epoch, agent, event, [], subject=subject_of(event))
+        context.is_resumed = run.steps > 0
         before = services.keys.adopt_lease(run.agent, run.key, epoch)
         if before != epoch:
             services.calls.note_lease(epoch, services.clock.monotonic_us())
@@ -116,7 +120,7 @@ class RunContext(Struct):
         turns = store.runs.turns(self.run.id)
         if len(turns) != self.run.turn:
             raise Permanent("what was thought in an earlier turn was erased, or edited")
-        self.final = bool(turns[-1]["final"])
+        self.final = bool(turns[-1]["final"]) and not turns[-1].get("deferred")
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
@@ -152,9 +156,14 @@ class RunContext(Struct):
         self.citations[self.run.turn + 1] = cite_memories(memories)
 
     @property
+    def is_judged(self) -> bool:
+        """Say whether the next turn is the judge's: in a cascade it has the first."""
+        return self.agent.has_judge and not (self.agent.cascade and self.run.turn)
+
+    @property
     def spends(self) -> bool:
-        """Say whether turns of this run are counted and booked first: those of a judge are not."""
-        return not (self.agent.has_judge or self.event.is_undo)
+        """Say whether the next turn is counted and booked first: a judge's is not."""
+        return not (self.is_judged or self.event.is_undo)
 
     @property
     def needs_turn(self) -> bool:
@@ -217,6 +226,8 @@ class RunContext(Struct):
                 services.keys.row(agent.collection, run.key)
             )
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
+        turns = services.store.runs.turns(run.id) if run.turn else ()
+        opinion, past = retell_turns(turns, self.actions) if turns else ({}, ())
         return Briefing(
             run=run.id,
             agent=agent.name,
@@ -229,21 +240,10 @@ class RunContext(Struct):
             registry=services.registry,
             memories=self.memories,
             row=self.collection_row,
-            turns=self.past_turns(),
+            turns=past,
             model=self.model_call.model.name if agent.model and self.model_call else "",
+            opinion=opinion,
         )
-
-    def past_turns(self) -> tuple[dict[str, Any], ...]:
-        """Return the recorded turns as the reasoner may see them: coarse answers, labelled."""
-        if not self.run.turn:
-            return ()
-        turns = []
-        for turn in self.services.store.runs.turns(self.run.id):
-            rows = [row for row in self.actions if row.turn == turn["turn"]]
-            answers = [{"tool": r.tool, "ordinal": r.ordinal, **coarse_answer(r)} for r in rows]
-            told = {name: turn[name] for name in _TOLD if name in turn}
-            turns.append({**told, "answers": answers})
-        return tuple(turns)
 
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
@@ -391,6 +391,7 @@ class RunContext(Struct):
             recorded_id=row.id,
             readers=argument_readers(record),
             links=find_argument_links(record["args"], origins, self.known_values),
+            asks=record.get("asks", ""),
         )
 
     def _row_mismatch(self, fault: str) -> Superseded:
@@ -411,16 +412,6 @@ class RunContext(Struct):
             )
         )
         return "effect.unknown" if unsure else "effect.cancelled"
-
-    def in_loss_window(self, row: ActionRow) -> bool:
-        """Say whether an effect may have happened in history that was lost.
-
-        What was tried, or left to a person, after the restore is beyond that.
-        """
-        loss_window = self.services.loss_window
-        if loss_window is None or not loss_window.covers(self.run.position):
-            return False
-        return not (row.tries > 0 and row.last > loss_window.seq)
 
     # --- entries ----------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ from vedette.domain.ports.reasoner import Metrics, Reasoner, RunJournal, ToolExe
 from vedette.domain.ports.store import Store
 from vedette.domain.rate_limit import RateCounters
 from vedette.domain.readers import Readers
-from vedette.domain.run import LossWindow, Run
+from vedette.domain.run import ActionRow, LossWindow, Run
 from vedette.domain.stop import StopState
+from vedette.engine.agreements import Agreements
 from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.circuit_breaker import CircuitBreakers
 from vedette.engine.key_state import KeyStates
@@ -55,6 +56,7 @@ class Services(Struct):
     shortages: dict[str, Shortage] = field(default_factory=dict)
     breakers: CircuitBreakers = field(default_factory=CircuitBreakers)
     models: Models = field(default_factory=Models)
+    agreements: Agreements = field(default_factory=Agreements)
     parked_runs: ParkedRuns = field(default_factory=ParkedRuns)
     rate_counters: RateCounters = field(default_factory=RateCounters)
     known_values: dict[str, tuple[object, object, KnownValues]] = field(default_factory=dict)
@@ -64,6 +66,15 @@ class Services(Struct):
 
     def __post_init__(self) -> None:
         self.models.breakers = self.breakers
+
+    def in_loss_window(self, run: Run, row: ActionRow) -> bool:
+        """Say whether an effect of a run may have happened in history that was lost.
+
+        What was tried, or left to a person, after the restore is beyond that.
+        """
+        if self.loss_window is None or not self.loss_window.covers(run.position):
+            return False
+        return not (row.tries > 0 and row.last > self.loss_window.seq)
 
     def forget_key(self, run: Run) -> None:
         """Forget what was judged and written ahead of commits for a run's key."""

@@ -6,7 +6,7 @@ Nothing here decides about permission or makes anything durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import orjson
@@ -207,6 +207,15 @@ def coarse_answer(row: ActionRow) -> dict[str, Any]:
     if row.decided == "deny":
         return {"status": "not permitted"}
     return {"status": "waiting"}
+
+
+def coarse_answers(rows: Iterable[ActionRow], turn: int) -> list[dict[str, Any]]:
+    """Return what a briefing says of the actions of an earlier turn."""
+    return [
+        {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row)}
+        for row in rows
+        if row.turn == turn
+    ]
 
 
 def _pause(row: ActionRow, outcome: Outcome) -> int:

@@ -52,7 +52,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     """Bind a turn's proposals to exact actions; what is none becomes the error that says why."""
     bound: BoundProposals = []
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
-    if not judgement.proposals:
+    if judgement.deferred or not judgement.proposals:
         return bound
     roots = context.roots()
     for ordinal, proposal in enumerate(judgement.proposals):
@@ -66,7 +66,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 ordinal=ordinal,
                 confidence=judgement.confidence,
             )
-            bound.append(action)
+            bound.append(replace(action, asks=judgement.asks) if judgement.asks else action)
         except BadProposal as error:
             bound.append(error)
     return bound
@@ -90,13 +90,12 @@ def compose_step(
     beyond: dict[str, int] = {}
     returns: list[tuple[str, int, int]] = []
     if context.reservation is not None:  # a judge's turn was never booked
-        settlement, beyond, returns = release_reservation(services, context, judgement.use)
+        settlement, beyond, returns = release_reservation(services, context)
         drafts += settlement
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
-    is_uneventful = (
-        not (bound or judgement.candidates) and judgement.final and context.run.turn == 0
-    )
+    ends_run = judgement.final and not judgement.deferred
+    is_uneventful = not (bound or judgement.candidates) and ends_run and context.run.turn == 0
     candidates, refusals = screen_candidates(services, context, judgement)
     if not is_uneventful:
         drafts.append(turn_entry(context, judgement, turn))
@@ -123,7 +122,7 @@ def compose_step(
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
-    if judgement.final and all(row.is_final for row in [*context.actions, *rows]):
+    if ends_run and all(row.is_final for row in [*context.actions, *rows]):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
         if is_uneventful and context.memories:
@@ -136,7 +135,7 @@ def compose_step(
     limits["spend"] = {**beyond, **limits.get("spend", {})}
     return context.build_step(
         drafts, rows, now,
-        turn=turn, final=judgement.final, rows=writes, refunds=returns, **limits,
+        turn=turn, final=ends_run, rows=writes, refunds=returns, **limits,
         checkpoint=checkpoint,
         observed=context.run.observed or judgement.observed,
         order=context.order if judgement.observed and not context.run.observed else None,
@@ -161,6 +160,7 @@ def action_row(action: Action, agent: str) -> ActionRow:
         record=canonicalize_normalized(
             {
                 **inverse,
+                **({"asks": action.asks} if action.asks else {}),
                 "args": dict(action.args),
                 "confidence": action.confidence_milli,
                 "origins": dict(action.origins),
@@ -346,6 +346,8 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
         turn=turn,
         release=context.agent.release,
         proposals=len(judgement.proposals),
+        what="deferred" if judgement.deferred else None,
+        route=judgement.model_turn.route if judgement.model_turn is not None else None,
         body=context.body_of(canonical_json(body)),
         **judgement_fields(judgement),
     )
@@ -360,7 +362,9 @@ def turn_body(
     """
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     confidence = normalize_json(judgement.confidence)
+    deferred = {"deferred": True} if judgement.deferred else {}
     return {
+        **deferred,
         "turn": turn,
         "label": normalize_json(judgement.label),
         "confidence": confidence,
@@ -450,12 +454,31 @@ def screen_candidates(
     return accepted, refused
 
 
-def emit_metrics(services: Services, context: RunContext, step: Step) -> None:
-    """Count, as metrics, what a run's committed step decided."""
+def emit_metrics(
+    services: Services, context: RunContext, step: Step, now: int, *, is_first: bool = False
+) -> None:
+    """Count, as metrics, what a run's committed step decided; `is_first`: nothing was before."""
     agent = context.agent.name
+    if is_first:
+        observe_event(context, "event_decided_seconds", now)
     for row in step.actions:
         services.metrics.count(
             "decisions", agent=agent, tool=row.tool, outcome=row.decided or "none", rule=row.rule
         )
         if row.effect in ("done", "failed"):
             services.metrics.count("effects", agent=agent, tool=row.tool, state=row.effect)
+        if row.effect == "done":
+            observe_effect(context, row, now)
+
+
+def observe_effect(context: RunContext, row: ActionRow, now: int) -> None:
+    """Count, as a metric, how long after a run's event its effect was done."""
+    held = "true" if context.is_resumed or row.hold is not None else "false"
+    observe_event(context, "event_effect_seconds", now, held=held)
+
+
+def observe_event(context: RunContext, name: str, now: int, **labels: str) -> None:
+    """Count, as a metric, how long ago a run's event was accepted, where that is known."""
+    if context.accepted_us:
+        seconds = max(0, now - context.accepted_us) / 1_000_000
+        context.services.metrics.observe(name, seconds, agent=context.agent.name, **labels)

@@ -118,7 +118,9 @@ class AgentCalls:
                 [
                     {
                         "name": tool.name,
-                        "description": _describe(tool, summaries.get(tool.function, "")),
+                        "description": _describe(
+                            tool, tool.description or summaries.get(tool.function, "")
+                        ),
                         "input_schema": argument_schema(tool),
                         "resource": evaluated_resource(agent, tool),
                     }

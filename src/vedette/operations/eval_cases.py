@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vedette.config.field import Field, Shape
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
 from vedette.config.yaml import Document, read_yaml
 from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.clock import MICROS, from_iso, iso
+from vedette.domain.effect import Outcome
 from vedette.domain.event import ENVELOPE, Event
 from vedette.judging.series import generate
 from vedette.operations.evaluation import OUTCOMES, EvalCase
@@ -38,6 +40,13 @@ class SeriesFile(Shape):
     source: str = "csv:eval"
 
 
+class OutcomeFile(Shape):
+    """What came of a model's call of a tool, in a case in evals/*.yaml."""
+
+    state: Literal["done", "failed"] = "done"
+    data: dict[str, Any] = Field(default_factory=dict, description="what the tool answers")
+
+
 class ExpectFile(Shape):
     """What a case in evals/*.yaml expects. The lists are compared without regard to order."""
 
@@ -57,6 +66,16 @@ class CaseFile(Shape):
     vouched: list[str] | None = Field(
         default=None, description="attributes the source vouches for; all if left out"
     )
+    outcomes: dict[str, OutcomeFile] | None = Field(
+        default=None,
+        description="of a model's agent: what it is told came of its calls, by tool; of a held "
+        "one, once a person has approved. Without it a run ends at its first such call",
+    )
+    confidence: float | None = Field(
+        default=None, ge=0, le=1,
+        description="of a model's agent: how sure its model is taken to be, as if people had "
+        "agreed with it so often. Without it nobody has, and it is sure of nothing",
+    )  # fmt: skip
     expect: ExpectFile = Field(description="label, permitted, held, denied")
 
 
@@ -105,6 +124,19 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
             if tool not in agent.tools:
                 what, mend = f"the agent has no tool {tool!r}", did_you_mean(tool, [*agent.tools])
                 problems.append(document.problem(("expect", name), what, mend))
+    for tool in shape.outcomes or ():
+        if tool not in agent.tools:
+            what, mend = f"the agent has no tool {tool!r}", did_you_mean(tool, [*agent.tools])
+            problems.append(document.problem(("outcomes", tool), what, mend))
+        elif not agent.asks_model:
+            what = "a judge is not told what came of its calls"
+            problems.append(document.problem(("outcomes", tool), what, "remove it"))
+        elif agent.tools[tool].settles == "transactional":
+            what = "its rows are written as in a fleet, and the model is told those"
+            problems.append(document.problem(("outcomes", tool), what, "remove it"))
+    if shape.confidence is not None and not agent.asks_model:
+        what = "a judge says itself how sure it is"
+        problems.append(document.problem(("confidence",), what, "remove it"))
     try:
         events = _events(shape)
     except (ValueError, TypeError) as error:
@@ -114,7 +146,11 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
         return None, problems
     expect = shape.expect.model_dump(exclude_none=True)
     where = f"{document.file}:{document.line(())}"
-    return EvalCase(shape.name, where, tuple(events), expect), []
+    outcomes = {
+        tool: Outcome(one.state, normalize_json(one.data))
+        for tool, one in (shape.outcomes or {}).items()
+    }
+    return EvalCase(shape.name, where, tuple(events), expect, outcomes, shape.confidence), []
 
 
 def _events(shape: CaseFile) -> list[Event]:

@@ -20,17 +20,19 @@ from vedette.domain.action import Action, bind_proposal, check_confidence
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.budget import ACTIONS
-from vedette.domain.decision import DecisionContext
+from vedette.domain.decision import Decision, DecisionContext, DecisionRecord
+from vedette.domain.effect import Outcome
 from vedette.domain.event import Event, check_event
 from vedette.domain.memory import Briefing, Memory, reviewed_ids
 from vedette.domain.origin import Roots
 from vedette.domain.ports.reasoner import ToolExecutor
-from vedette.domain.readers import Readers
+from vedette.domain.readers import ReaderRule, Readers, event_readers
 from vedette.domain.run import run_id
 from vedette.engine.tool_calls import build_call
 from vedette.judging import Judge, Judgement
 from vedette.policy.gateway import Gateway
 
+MAX_EVENT = 1 << 24  # bytes of a tried event
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
 
 # Memories for an event, as recall would brief a run with them under the case's own gateway.
@@ -40,19 +42,24 @@ RecallFunction = Callable[[Gateway, Agent, Event], Sequence[Memory]]
 class EvalCase(Struct, frozen=True):
     """An evaluation's case: events, and what is expected, lists as multisets, `label` at the end.
 
-    Whatever `expect` does not name is not looked at. `where` is file and line.
+    Whatever `expect` does not name is not looked at. `where` is file and line. `outcomes` are what
+    a model is told came of its calls, by tool: of those that are held, once a person has approved.
+    `confidence` (0..1) is how sure a model is taken to be; None: nobody has measured it.
     """
 
     name: str
     where: str
     events: tuple[Event, ...]
     expect: Mapping[str, Any]
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    confidence: float | None = None
 
 
 class EvalResult(Struct, frozen=True):
     """What came of a case of an evaluation. `differences` is empty if all was as expected.
 
-    `rules` says for every decided action which rule decided it: (tool, outcome, rule).
+    `rules` says for every decided action which rule decided it: (tool, outcome, rule). Of a model's
+    `basis` is where its words are from, `ended` how its last run ended, `usage` what it used.
     """
 
     case: EvalCase
@@ -60,6 +67,9 @@ class EvalResult(Struct, frozen=True):
     label: str
     rules: tuple[tuple[str, str, str], ...]
     differences: tuple[str, ...]
+    basis: str = ""
+    ended: str = ""
+    usage: ModelUsage | None = None
 
     @property
     def ok(self) -> bool:
@@ -72,6 +82,10 @@ class EvalResult(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as `--json` prints it."""
+        model = {
+            "basis": self.basis, "ended": self.ended,
+            "usage": None if self.usage is None else self.usage.to_json(),
+        }  # fmt: skip
         return {
             "agent": self.agent,
             "name": self.case.name,
@@ -84,7 +98,47 @@ class EvalResult(Struct, frozen=True):
                 for tool, outcome, rule in self.rules
             ],
             "differences": list(self.differences),
+            **({"model": model} if self.basis else {}),
         }
+
+
+class ModelUsage(Struct):
+    """What tried cases used of a model. Tokens and cost are None as soon as one is not known.
+
+    `recoveries` counts what a run was told no of and still ended as was expected: denied actions,
+    refused proposals, contexts begun anew, answers that were not taken.
+    """
+
+    turns: int = 0
+    calls: int = 0
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    cost_micros: int | None = 0
+    recoveries: dict[str, int] = field(
+        default_factory=lambda: {"denied": 0, "refused": 0, "contexts": 0, "answers": 0}
+    )
+
+    def add(self, other: ModelUsage) -> None:
+        """Add another's."""
+        self.turns += other.turns
+        self.calls += other.calls
+        self.input_tokens = _sum_known(self.input_tokens, other.input_tokens)
+        self.output_tokens = _sum_known(self.output_tokens, other.output_tokens)
+        self.cost_micros = _sum_known(self.cost_micros, other.cost_micros)
+        for kind, number in other.recoveries.items():
+            self.recoveries[kind] += number
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {
+            "turns": self.turns, "calls": self.calls, "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens, "cost_micros": self.cost_micros,
+            "recoveries": dict(self.recoveries),
+        }  # fmt: skip
+
+
+def _sum_known(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 class Evaluation(Struct):
@@ -98,6 +152,7 @@ class Evaluation(Struct):
     registry: Mapping[str, Any]
     targets: Mapping[str, Mapping[str, Any]]
     now_us: int
+    secrecy: Sequence[ReaderRule]
 
     def run(self, case: EvalCase) -> EvalResult:
         """Put a case through. Raises what the judge raises, and BadConfidence."""
@@ -125,8 +180,8 @@ class _CaseRun(Struct):
     position: int = 0
 
     def handle_event(self, raw: Event) -> None:
-        event = to_stored_event(raw)
         trial, agent = self.trial, self.trial.agent
+        event = to_stored_event(raw, trial.secrecy)
         key = agent.key_of(event)
         self.position += 1
         memories = tuple(trial.recall(self.gateway, agent, event))
@@ -167,16 +222,10 @@ class _CaseRun(Struct):
                 self._write(action, briefing)
 
     def _decide_in_act(self, action: Action, decision_context: DecisionContext) -> tuple[str, str]:
-        """Return outcome and rule as they would be in mode act, by what policy says of observe."""
-        decision = self.gateway.decide(action, decision_context).decision
-        if decision.outcome == "permit":
+        decision, is_counted = decide_in_act(self.gateway.decide, action, decision_context)
+        if is_counted:
             agent, now = decision_context.agent.name, decision_context.now_us
             self.gateway.counts.add(agent, ACTIONS, now)
-        if "mode.ask" in decision.reasons:
-            observing = replace(
-                decision_context, agent=replace(decision_context.agent, requested_mode="observe")
-            )
-            decision = self.gateway.decide(action, observing).decision
         return decision.would or decision.outcome, decision.rule
 
     def _write(self, action: Action, briefing: Briefing) -> None:
@@ -191,30 +240,61 @@ class _CaseRun(Struct):
             self.rows[write.key] = dict(write.row or {})
 
     def differences(self, expect: Mapping[str, Any]) -> tuple[str, ...]:
-        found = list(self.refused)
-        wanted = expect.get("label")
-        if wanted is not None and wanted != self.label:
-            found.append(f"label: expected {wanted!r}, found {self.label!r}")
-        for outcome, name in OUTCOMES.items():
-            if expect.get(name) is None:
-                continue
-            want = Counter(expect[name])
-            have = Counter(tool for tool, decided, _ in self.rules if decided == outcome)
-            if want != have:
-                found.append(f"{name}: expected {_format_tools(want)}, found {_format_tools(have)}")
-        return tuple(found)
+        rules = [(tool, outcome) for tool, outcome, _ in self.rules]
+        return (*self.refused, *list_differences(expect, self.label, rules))
+
+
+def list_differences(
+    expect: Mapping[str, Any], label: str, rules: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Say in what a case's end differs from what is expected; `rules` has (tool, outcome)."""
+    found = []
+    wanted = expect.get("label")
+    if wanted is not None and wanted != label:
+        found.append(f"label: expected {wanted!r}, found {label!r}")
+    for outcome, name in OUTCOMES.items():
+        if expect.get(name) is None:
+            continue
+        want = Counter(expect[name])
+        have = Counter(tool for tool, decided in rules if decided == outcome)
+        if want != have:
+            found.append(f"{name}: expected {_format_tools(want)}, found {_format_tools(have)}")
+    return found
 
 
 def _format_tools(tools: Counter[str]) -> str:
     return ", ".join(sorted(tools.elements())) or "none"
 
 
+def decide_in_act(
+    decide: Callable[[Action, DecisionContext], DecisionRecord],
+    action: Action,
+    decision_context: DecisionContext,
+) -> tuple[Decision, bool]:
+    """Return what is decided in mode act, by what policy says of observe (`would`, if it says so).
+
+    The other is whether the first answer was a permit, which counts.
+    """
+    decision = decide(action, decision_context).decision
+    is_permit = decision.outcome == "permit"
+    if "mode.ask" in decision.reasons:
+        observing = replace(
+            decision_context, agent=replace(decision_context.agent, requested_mode="observe")
+        )
+        decision = decide(action, observing).decision
+    return decision, is_permit
+
+
 # --- a first turn, also for whoever tries one event -----------------------------------------------
 
 
-def to_stored_event(raw: Event) -> Event:
-    """Return a tried event as everybody in the line sees it: as it was stored. Raises BadEvent."""
-    return Event.from_body(orjson.loads(check_event(raw, max_bytes=1 << 24)))
+def to_stored_event(raw: Event, secrecy: Sequence[ReaderRule]) -> Event:
+    """Return a tried event as everybody in the line sees it: labelled by the rules of [secrecy],
+    and as it was stored. Raises BadEvent.
+    """
+    readers = event_readers(secrecy, raw.source, raw.type, raw.readers)
+    payload = check_event(replace(raw, readers=readers), max_bytes=MAX_EVENT)
+    return Event.from_body(orjson.loads(payload))
 
 
 def first_briefing(

@@ -178,7 +178,7 @@ def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...])
     """Return of a judgement what would be recorded of it."""
     fields = judgement_fields(judgement)
     recorded = {name: fields[name] for name in NUMBERS if fields.get(name) is not None}
-    if judgement.proposals or judgement.candidates:
+    if judgement.proposals or judgement.candidates or judgement.deferred:
         body = turn_body(judgement, 1, cite_memories(memories))
         recorded |= orjson.loads(canonical_json(body))
     return recorded
@@ -266,7 +266,8 @@ class _Replay:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
         event = self._record.runs.event_at(step.position)
         own = event.is_undo if event is not None else step.entry.get("label") == "undo"
-        if own or not self._judges.has_judge(step.agent):
+        # Of a cascade the judge has the first turn only.
+        if own or step.entry.get("turn", 1) > 1 or not self._judges.has_judge(step.agent):
             self.report.answers += 1
             return
         self.report.judgements += 1
@@ -404,13 +405,15 @@ class _Replay:
         holds = base is None or key_state.reasoner_state == (judge.digest, previous)
         judged_fields: dict[str, Any] = {}
         for briefing in briefings:
-            judged_fields = await self._reason(judge, briefing, None if holds else base)
+            judged_fields = await self._reason(judge, step, briefing, None if holds else base)
             if judged_fields == recorded:
                 key_state.reasoner_state = (judge.digest, position)
                 return "", {}
             holds = base is None  # what the judge holds is behind the event by now
         key_state.reasoner_state = None
-        attempts = [await self._reason(judge, briefings[0], base, attempt) for attempt in (0, 1)]
+        attempts = [
+            await self._reason(judge, step, briefings[0], base, attempt) for attempt in (0, 1)
+        ]
         if any(
             one != attempts[0]
             for one in (*attempts, *([judged_fields] if len(briefings) == 1 else []))
@@ -419,7 +422,12 @@ class _Replay:
         return "judgement", attempts[0]
 
     async def _reason(
-        self, judge: JudgeRelease, briefing: Briefing, base: _Base | None, attempt: int = 0
+        self,
+        judge: JudgeRelease,
+        step: RecordedJudgement,
+        briefing: Briefing,
+        base: _Base | None,
+        attempt: int = 0,
     ) -> dict[str, Any]:
         """Return what a judge says, with its state taken up anew from `base` if there is one."""
         reasoner = self._judges.reasoner(judge, attempt)
@@ -433,7 +441,9 @@ class _Replay:
             return {"error": f"{type(error).__name__}: {error}"}
         if judgement.needs_state:
             return {"error": "the judge cannot take up its state"}
-        return _replayed_fields(judgement, briefing.memories)
+        # Whether it was sure enough is what its agent.yaml said of it, and no judgement.
+        deferred = step.entry.get("what") == "deferred"
+        return _replayed_fields(replace(judgement, deferred=deferred), briefing.memories)
 
     def _memories(self, step: RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
         """Return the memories that an event was briefed with. Raises _Gone."""

@@ -78,7 +78,7 @@ def effective_permissions(
         "owner": agent.owner,
         "identity": agent.identity.spiffe_id,
         "release": agent.release,
-        "reasoner": agent.reasoner,
+        "reasoner": ", ".join(dict.fromkeys((agent.reasoner, agent.last_reasoner))),
         "collection": agent.collection,
         "revision": query.revision or None,
         "mode": {

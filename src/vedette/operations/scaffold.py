@@ -74,7 +74,7 @@ def scaffold_agent(
     plan = _plan(settings, name, like, title, owner)
     try:
         with tempfile.TemporaryDirectory(prefix="vedette-new-") as scratch_folder:
-            scratch = _copy_content(settings, Path(scratch_folder))
+            scratch = copy_content(settings, Path(scratch_folder))
             _write_agent(plan, scratch.agents / name)
             _edit_policy(plan, settings, scratch)
             _edit_banks(plan, settings, scratch)
@@ -111,7 +111,7 @@ def _plan(
     return NewAgent(name, other, title or f"Like {like}", owner or other.owner, folder)
 
 
-def _copy_content(settings: Settings, folder: Path) -> Settings:
+def copy_content(settings: Settings, folder: Path) -> Settings:
     """Return settings of a copy of the content."""
     for part in ("agents", "policies", "memory"):
         shutil.copytree(getattr(settings, part), folder / part, ignore=_hidden_names, symlinks=True)

@@ -78,15 +78,18 @@ class Gateway(Struct):
                 or action.tool.resource,
             },
             confidence=action.confidence_milli,
+            asks=action.asks,
         )
+        # A residual says what a bundle permits, and knows nothing of the engine's own rule.
+        residuals = None if action.asks else self.residuals
         second = self.second_opinion
         if second is None:
-            return self._evaluate(request, self.residuals)
+            return self._evaluate(request, residuals)
         outward = second.is_outward(request)
         # What is outward is a whole engine's to decide; where another must agree, both are whole
         # ones that share no code.
         due = outward or second.is_due(outward=outward)
-        residuals = None if due else self.residuals
+        residuals = None if due else residuals
         return second.review(self._evaluate(request, residuals), outward=outward)
 
     def may_read(self, decision_context: DecisionContext, bank: str, scope: str) -> DecisionRecord:
@@ -123,6 +126,7 @@ class Gateway(Struct):
         action: Mapping[str, Any],
         resource: Mapping[str, Any],
         confidence: int,
+        asks: str = "",
     ) -> dict[str, Any]:
         agent, event, now = decision_context.agent, decision_context.event, decision_context.now_us
         trigger = decision_context.trigger
@@ -175,6 +179,7 @@ class Gateway(Struct):
                 "stopped": decision_context.stopped,
                 "trigger": trigger,
                 "turn": decision_context.turn,
+                **({"asks": asks} if asks else {}),
             },
         }
 

@@ -11,6 +11,7 @@ import orjson
 from vedette.domain.entry import is_body_of
 from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
+from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database, Row
 from vedette.store.erasure import accepted_positions, find_content, survey_erasure
@@ -91,14 +92,15 @@ class RunReader:
         return self.event_at(int(rows[0][0])) if rows else None
 
     def event_at(self, position: int) -> Event | None:
-        return _event_of(self._entries.find(position))
+        found = _event_of(self._entries.find(position))
+        return None if found is None else found.event
 
-    def events_at(self, positions: Sequence[int]) -> dict[int, tuple[Event, int]]:
+    def events_at(self, positions: Sequence[int]) -> dict[int, AcceptedEvent]:
         events = {}
         for position, entry in self._entries.find_all(positions).items():
             with suppress(ValueError, TypeError, AttributeError):  # who asks for it alone is told
                 if (event := _event_of(entry)) is not None:
-                    events[position] = event, len(entry.data or b"")
+                    events[position] = event
         return events
 
     def actions(self, run: str) -> list[ActionRow]:
@@ -161,13 +163,15 @@ class RunReader:
         return find_unkept(self._database, accepted_positions(rows))
 
 
-def _event_of(accepted: StoredEntry | None) -> Event | None:
+def _event_of(accepted: StoredEntry | None) -> AcceptedEvent | None:
     """Return the event that an entry accepted; None if its content was erased, or edited."""
     if accepted is None or accepted.salt is None or accepted.data is None:
         return None
-    if not is_body_of(orjson.loads(accepted.raw), accepted.salt, accepted.data):
+    entry = orjson.loads(accepted.raw)
+    if not is_body_of(entry, accepted.salt, accepted.data):
         return None
-    return Event.from_body(orjson.loads(accepted.data))
+    event = Event.from_body(orjson.loads(accepted.data))
+    return AcceptedEvent(event, len(accepted.data), entry["at"])
 
 
 class RunSchedule:

@@ -181,7 +181,7 @@ class StepWriter:
             )
             self._step_counts[(seq, agent)] = 0
             runs.append(run)
-        return AcceptResult(key, False, tuple(runs))
+        return AcceptResult(key, False, tuple(runs), at_us)
 
     def _write_refusal(self, refused: Refused, at_us: int) -> AcceptResult:
         body = canonical_json(

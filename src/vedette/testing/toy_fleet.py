@@ -29,7 +29,7 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import Reasoner
 from vedette.domain.run import CommitResult, Step
 from vedette.domain.tool import Tool
-from vedette.testing.harness import FleetHarness, copy_policies, remove_tests
+from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
 
 DESK = Ref("/charter/desk")
 
@@ -44,7 +44,7 @@ mode: act
 order_by: subject
 collection: {name}_notes
 triggers: [{{on: {name}.job}}]
-charter: {{desk: desk@example.org, note: known text, model_confidence: "0.95"}}
+charter: {{desk: desk@example.org, note: known text}}
 budget: {{actions_per_run: 16, model_calls_per_turn: 2, model_calls_per_run: 32,
   model_calls_per_day: {model_calls}}}
 tools:
@@ -273,6 +273,18 @@ def write_policies(
     return remove_tests(copy_policies(to, {"grants/data.yaml": grants, **(extra or {})}))
 
 
+def drop_bars(*agents: str) -> dict[str, str]:
+    """Return a policy file for a toy fleet by which these agents' actions need no confidence.
+
+    So a model may act of which nobody has said yet how often it is right.
+    """
+    text = (checkout() / "policies/limits/data.yaml").read_text("utf-8")
+    before, heading, after = text.partition("confidence_milli:\n  default: 800\n  agents:\n")
+    assert heading, "the shipped policy has another form"
+    bars = "".join(f"    {name}: {{default: 0, tools: {{}}}}\n" for name in agents)
+    return {"limits/data.yaml": before + heading + bars + after}
+
+
 def deny_policy(tool: str) -> dict[str, str]:
     """Return one more policy file for a toy fleet, which denies a tool."""
     return {"vedette/denies/test.rego": DENY_TOOL.format(tool)}
@@ -296,7 +308,10 @@ def toy_fleet(
     """Write a fleet below `folder` and return it, not opened. `extra` are more policy files.
 
     With `workers` agents' code runs in processes of its own, where `world` cannot be reached.
+    Agents of a model alone (`reasoner` adk) may act unmeasured (`drop_bars`).
     """
+    if reasoner == "adk":
+        extra = {**drop_bars(*agents), **(extra or {})}
     content = folder / "content"
     for name in agents:
         write_agent(

@@ -167,7 +167,7 @@ async def test_promise_03_control_an_event_nobody_handles_is_seen(
     tmp_path: Path, world: World
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        fleet.app.dispatcher.buffer.offer = lambda run, event, octets: None  # type: ignore[method-assign]
+        fleet.app.dispatcher.buffer.offer = lambda run, accepted: None  # type: ignore[method-assign]
         receipts = await fleet.send(job("1", send_proposal()))
         await fleet.wait_until_idle()
         assert unaccounted(fleet, receipts) == [receipts[0].event]

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 from tests.acceptance.promises.common import WIDE
+from tests.cascades import cascade
 
 from vedette.domain.budget import DAY_US, HOUR_US
 from vedette.domain.memory import Briefing
@@ -182,3 +183,19 @@ async def test_promise_07_control_spending_without_a_reservation_is_seen(
         intercept_commits(fleet, careless)
         calls, _ = await spend(fleet, thinks, 40)
         assert calls == 80
+
+
+async def test_promise_07_what_a_judge_is_sure_of_spends_nothing(
+    tmp_path: Path, world: World
+) -> None:
+    """In a cascade no model is asked, and nothing is booked; of the next event it is."""
+    fleet, model = cascade(tmp_path, world, lambda p: "Nothing to do.")
+    async with fleet:
+        await fleet.send(job("1", send_proposal(), confidence=0.9))
+        await fleet.wait_until_idle()
+        assert (model.prompts, fleet.entries("budget.reserved")) == ([], [])
+        assert world.effects() == 1
+        await fleet.send(job("2", send_proposal(), confidence=0.8))
+        await fleet.wait_until_idle()
+        assert (len(model.prompts), len(fleet.entries("budget.reserved"))) == (1, 1)
+        assert world.effects() == 1

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from tests.acceptance.promises.common import state
+from tests.cascades import SEND, AwayModel, ask, cascade, let_pass, takeover
 
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.decision import request_decision
 from vedette.testing.harness import copy_policies
-from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
+from vedette.testing.scripted import ScriptedModel
+from vedette.testing.toy_fleet import World, drop_bars, job, note_proposal, send_proposal, toy_fleet
 
 PERMIT: dict[str, Any] = {
     "schema": "vedette.decision/1", "outcome": "permit", "rule": "x", "reasons": [], "wait": None,
@@ -191,3 +194,42 @@ async def test_promise_09_control_an_exact_permit_is_done(tmp_path: Path, world:
         await fleet.send(job("1", send_proposal()))
         await fleet.wait_until_idle()
         assert world.effects() == 1
+
+
+async def test_promise_09_a_model_that_nobody_measured_waits_for_a_person(
+    tmp_path: Path, world: World
+) -> None:
+    """As does one that was not measured, but another in its place; with those answers it acts."""
+    fleet, _ = cascade(tmp_path, world, lambda p: "Done." if p.answers else SEND)
+    async with fleet:
+        events = [job(str(n), key=str(n), confidence=0.1) for n in range(101)]
+        await fleet.send(*events)
+        await fleet.wait_until_idle()
+        rows = [fleet.actions(event)[0] for event in events]
+        assert {(row.decided, row.rule) for row in rows} == {("hold", "confidence.low")}
+        assert world.effects() == 0
+        for row in rows:
+            await fleet.approve(row)
+        await fleet.wait_until_idle()
+    other = ScriptedModel(lambda p: "Done." if p.answers else SEND)
+    folders = {"worker": fleet.content / "agents" / "worker"}
+    ask(fleet, AdkReasoner(folders, model_for=lambda _: other.model_for("other")))
+    async with fleet:
+        event = job("other", key="other", confidence=0.1)
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        assert fleet.actions(event)[0].decided == "hold"
+
+
+async def test_promise_09_what_a_person_takes_over_waits_whatever_the_bar(
+    tmp_path: Path, world: World
+) -> None:
+    """With no bar at all, too: it is no policy's to permit."""
+    fleet, clock = takeover(tmp_path, world, AwayModel(), extra=drop_bars("worker"))
+    event = job("1", send_proposal(), confidence=0.5)
+    async with fleet:
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        await let_pass(fleet, clock, 2_400)
+        (row,) = fleet.actions(event)
+        assert (row.decided, row.rule, world.effects()) == ("hold", "cascade.person", 0)

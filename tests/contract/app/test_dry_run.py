@@ -21,7 +21,7 @@ def trial(fleet: FleetHarness) -> DryRun:
     gateway = Gateway(line.gateway.engine, line.gateway.policy_rev)
     return DryRun(
         agent, line.fleet, lambda: build_judge(agent, []), gateway,
-        Recall(SqliteBank(":memory:"), gateway), {}, line.targets, line.clock.now_us(),
+        Recall(SqliteBank(":memory:"), gateway), {}, line.targets, line.clock.now_us(), (),
     )  # fmt: skip
 
 

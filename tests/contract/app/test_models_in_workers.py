@@ -47,7 +47,10 @@ def fleet_of(folder: Path, server: ModelServer, in_flight: int = IN_FLIGHT) -> F
         (folder / name).write_text(key)
     fleet.models = {
         f"of-{name}": ModelPlan(
-            Model(f"of-{name}", calls_in_flight=in_flight), "gemini", "gemini-3-pro-preview",
+            Model(
+                f"of-{name}", calls_in_flight=in_flight, provider="gemini",
+                served_name="gemini-3-pro-preview",
+            ),
             server.url, key_file=str(folder / name),
         )
         for name in KEYS

@@ -10,7 +10,7 @@ import pytest
 
 from vedette.config.fleet import read_fleet
 from vedette.config.settings import load_settings, read_settings
-from vedette.domain.agent import Agent
+from vedette.domain.agent import Agent, Cascade, ConfidencePlan
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.model import Model
 
@@ -86,7 +86,10 @@ def test_one_line_of_agent_yaml_switches_a_model_on(tmp_path: Path) -> None:
     assert agent.max_turns == 4
     assert agent.budget.price == "flash"
     plan = load_settings(path).models["fast"]
-    assert plan.model == Model("fast", calls_per_minute=60, fallback="local", price="flash")
+    assert plan.model == Model(
+        "fast", calls_per_minute=60, fallback="local", price="flash",
+        provider="gemini", served_name="gemini-3-flash",
+    )  # fmt: skip
     assert load_settings(path).models["local"].model.timeout_us == 300_000_000
 
 
@@ -230,3 +233,57 @@ def test_litellm_needs_a_key_or_a_server_of_this_machine(tmp_path: Path) -> None
         folder.mkdir()
         found = told(write(folder, base + more))
         assert [("litellm needs a key" in one) for one in found] == [True] * is_wrong
+
+
+JUDGED = AGENT.replace("model: fast\n", "reasoner: [judge, model]\nmodel: fast\n")
+
+
+def cascading(folder: Path, agent: str = JUDGED) -> Path:
+    path = write(folder, GEMINI, agent)
+    (folder / "agents" / "sorter" / "judge.py").write_text("class Judge: pass\n")
+    return path
+
+
+def test_a_judge_and_a_model_are_a_cascade(tmp_path: Path) -> None:
+    words = "cascade: {settle_at: 950, person_after: 30m}\nconfidence: {cases: 140}\n"
+    path = cascading(tmp_path, JUDGED + words)
+    assert told(path) == []
+    agent = sorter(path)
+    assert (agent.reasoner, agent.last_reasoner, agent.model) == ("judge", "adk", "fast")
+    assert (agent.has_judge, agent.asks_model, agent.max_turns) == (True, True, 4)
+    assert agent.cascade == Cascade(950, 1_800_000_000)
+    assert agent.confidence == ConfidencePlan(140, 50)
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        (JUDGED.replace("[judge, model]", "[model, judge]"), ["reasoner", "[judge, model]"]),
+        (JUDGED.replace("[judge, model]", "[judge]"), ["reasoner", "[judge, model]"]),
+        (JUDGED + "cascade: {settle_at: 0.9}\n", ["cascade.settle_at"]),
+        (JUDGED + "cascade: {settle_at: 1001}\n", ["cascade.settle_at", "1000"]),
+        (JUDGED + "cascade: {person_after: soon}\n", ["cascade.person_after", "no"]),
+        (JUDGED + "confidence: {audit_share: 0}\n", ["confidence.audit_share", "at least 20"]),
+        (JUDGED + "confidence: {cases: 99}\n", ["confidence.cases", "at least 100"]),
+        (AGENT + "cascade: {settle_at: 900}\n", ["cascade", "reasoner: [judge, model]"]),
+    ],
+)
+def test_a_wrong_cascade_says_what_mends_it(tmp_path: Path, agent: str, words: list[str]) -> None:
+    found = told(cascading(tmp_path, agent))
+    assert any(all(word in line for word in words) for line in found), found
+    assert all("agent.yaml:" in line for line in found)
+
+
+def test_a_cascade_without_a_judge_says_so(tmp_path: Path) -> None:
+    path = cascading(tmp_path)
+    (tmp_path / "agents" / "sorter" / "judge.py").unlink()
+    (line,) = told(path)
+    assert "judge.py, which is not there" in line
+
+
+def test_a_constant_confidence_is_warned_of_and_the_file_stays_valid(tmp_path: Path) -> None:
+    text = AGENT + "charter: {model_confidence: 0.9}\n"
+    (line,) = told(write(tmp_path, GEMINI, text))
+    assert "warning" in line
+    assert "charter.model_confidence: warning: counts no more" in line
+    assert sorter(tmp_path / "vedette.toml").model == "fast"

@@ -22,7 +22,7 @@ from vedette.domain.action import check_confidence, proposal_confidence
 from vedette.domain.base.errors import BadConfidence
 from vedette.domain.event import Event
 from vedette.interfaces.http.worker_gateway import serve_workers
-from vedette.testing.harness import FleetHarness
+from vedette.testing.harness import FleetHarness, checkout
 from vedette.testing.scripted import ScriptedModel, ToolCall
 from vedette.testing.toy_fleet import World, toy_fleet, wait_until
 
@@ -127,18 +127,21 @@ async def test_what_is_unsure_waits_and_what_is_no_probability_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("charter", "outcome"),
-    [("", "hold"), ("model_confidence: 0.79", "hold"), ("model_confidence: 0.81", "permit")],
+    ("charter", "bar", "outcome"),
+    [("", True, "hold"), (', model_confidence: "1"', True, "hold"), ("", False, "permit")],
 )
 async def test_a_model_that_nobody_measured_is_below_the_bar(
-    tmp_path: Path, charter: str, outcome: str
+    tmp_path: Path, charter: str, bar: bool, outcome: str
 ) -> None:
+    """Whatever its charter says of it; only a policy that asks for no confidence lets it act."""
     world = World()
-    fleet = toy_fleet(tmp_path, world, reasoner="adk")
+    shipped = (checkout() / "policies/limits/data.yaml").read_text("utf-8")
+    extra = {"limits/data.yaml": shipped} if bar else None
+    fleet = toy_fleet(tmp_path, world, reasoner="adk", extra=extra)
     yaml = fleet.content / "agents" / "worker" / "agent.yaml"
     text = yaml.read_text()
-    assert 'model_confidence: "0.95"' in text
-    yaml.write_text(text.replace(', model_confidence: "0.95"', f", {charter}" if charter else ""))
+    assert text.count("note: known text}") == 1
+    yaml.write_text(text.replace("note: known text}", f"note: known text{charter}}}"))
     model = ScriptedModel(
         [ToolCall("wire.send", {"to": "ref:/charter/desk", "text": "hello"}), "."]
     )

@@ -88,7 +88,8 @@ def fleet_of(
         if entries:
             text = text.replace("reasoner: adk", f"reasoner: adk\nmodel: {entries[0].name}")
         path.write_text(text)
-    fleet.models = {one.name: ModelPlan(one, "gemini", "m", key_env="K") for one in entries}
+    plans = (replace(one, provider="gemini", served_name="m") for one in entries)
+    fleet.models = {one.name: ModelPlan(one, key_env="K") for one in plans}
     return fleet
 
 
@@ -327,7 +328,7 @@ async def test_metrics_and_status_say_which_model_is_away_and_why(
         app.services.models.set_gauges(app.metrics, app.services.parked_runs.count_waiting)
         page = app.metrics.scrape()[0].decode()
         assert f'vedette_model_runs_waiting{{model="{MODEL}"}} 12.0' in page
-        assert f'model_calls_total{{model="{MODEL}",outcome="billing"}}' in page
+        assert f'model_calls_total{{model="{MODEL}",outcome="model-billing"}}' in page
         (target,) = app.services.breakers.list_tripped()
         assert (target.target, target.why) == (f"model:{MODEL}", "model-billing")
         assert app.store.tables.wait_counts() == {"model": 12}

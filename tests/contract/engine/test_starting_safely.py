@@ -259,7 +259,7 @@ def test_the_page_shows_the_mode_and_fits_a_terminal(fleet: Path) -> None:
     assert "mode ask (requested act, granted ask)" in out
     # What it asks about now it would do in mode act, and the page says by which rule.
     assert "MAY, once a person has decided each" in out
-    assert "yes (permit.tool), if its judge is sure to 0.800" in out
+    assert "yes (permit.tool), from a confidence of 0.800" in out
     assert max(len(line) for line in out.splitlines()) <= 80
     listed = json.loads(said(fleet, "agent", "show", "--json").out)
     assert [(one["agent"], one["mode"], one["stopped"]) for one in listed] == [

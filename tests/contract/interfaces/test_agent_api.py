@@ -324,7 +324,9 @@ async def test_a_client_is_sure_of_nothing_until_somebody_measured(
         found = await post_call(courier, "wire.send", {"to": DESK, "text": "unsure"})
     assert (found["status"], found["waits"]) == ("held", "approval")
     file = tmp_path / "content" / "agents" / "courier" / "agent.yaml"
-    file.write_text(file.read_text().replace("model_confidence:", "client_confidence:"))
+    file.write_text(
+        file.read_text().replace("known text}", 'known text, client_confidence: "0.95"}')
+    )
     async with fleet, served(fleet) as address, client(address) as courier:
         found = await post_call(courier, "wire.send", {"to": DESK, "text": "measured"})
     assert found["status"] == "done"

@@ -10,7 +10,14 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 from tests.model_turns import call, json_of, said
 
-from vedette.adapters.reasoners.adk.answer import MAX_BYTES, Answer, check_answer, read_answer
+from vedette.adapters.reasoners.adk.answer import (
+    MAX_BYTES,
+    MAX_NAME,
+    Answer,
+    check_answer,
+    read_answer,
+)
+from vedette.adapters.reasoners.adk.reasoner import Exchange
 from vedette.domain.base.errors import Temporary
 from vedette.domain.model_turn import BadModelAnswer, ModelError, ModelFailed
 
@@ -205,3 +212,32 @@ def test_an_answer_in_anothers_name_is_refused() -> None:
 def test_what_is_no_answer_at_all_is_refused() -> None:
     response = LlmResponse.model_construct(content="hello", usage_metadata=None)
     assert refusal(read_answer(response)).code == "bad-model-answer"
+
+
+@pytest.mark.parametrize("odd", [5, ["x"], {"a": 1}, b"m", "m" * 5000])
+def test_what_a_provider_says_beside_an_answer_refuses_none(odd: Any) -> None:
+    """It is told on if it is of its type and no longer than any."""
+    response = LlmResponse(content=said(types.Part(text="hi")))
+    response.model_version = odd
+    response.usage_metadata = USED.model_copy(update={"cached_content_token_count": odd})
+    answer = read_answer(response)
+    assert (answer.text, answer.fault) == ("hi", "")
+    assert answer.metadata.answered == ("m" * MAX_NAME if isinstance(odd, str) else "")
+    assert answer.metadata.tokens.keys() == ({"cache_read"} if odd == 5 else set())
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "told"),
+    [
+        ("sk-1", "m-2026", "m-2026"),
+        ("sk-1", "m-sk-1", ""),
+        ("", "m-2026", "m-2026"),
+        (None, "m-2026", ""),
+        (None, "m", "m"),
+    ],
+)
+def test_a_name_with_the_key_in_it_is_not_told(key: str | None, name: str, told: str) -> None:
+    """Where the key is not known nothing but what was asked is."""
+    response = LlmResponse(content=said(types.Part(text="hi")), model_version=name)
+    exchange = Exchange(calls=1, answers=[read_answer(response)])
+    assert exchange.metadata("gemini", "m", key).answered == told

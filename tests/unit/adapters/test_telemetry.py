@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from vedette import __version__
-from vedette.adapters.telemetry.prometheus import METRICS, PrometheusMetrics
+from vedette.adapters.telemetry.prometheus import MAX_SERIES, METRICS, PrometheusMetrics
 from vedette.domain.entry import KINDS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "telemetry.md"
@@ -63,3 +63,25 @@ def test_a_scrape_says_what_runs_and_what_the_process_takes() -> None:
     if sys.platform == "linux":
         found = re.findall(r"^process_resident_memory_bytes (\S+)$", body, re.MULTILINE)
         assert float(found[0]) > 1_000_000
+
+
+def test_what_is_one_label_set_too_many_is_observed_under_overflow_as_it_is_counted() -> None:
+    metrics = PrometheusMetrics()
+    for number in range(MAX_SERIES + 2):
+        metrics.observe("model_tokens", 3, model=f"m{number}", type="input")
+        metrics.count("parked", agent=f"a{number}")
+    page = metrics.scrape()[0].decode()
+    assert 'vedette_parked_total{agent="overflow"} 2.0' in page
+    assert 'vedette_model_tokens_count{model="overflow",type="overflow"} 2.0' in page
+    assert 'vedette_model_tokens_sum{model="overflow",type="overflow"} 6.0' in page
+    assert metrics.total("series_dropped", metric="model_tokens") == 2
+
+
+def test_a_label_that_is_no_text_in_utf_8_spoils_no_page() -> None:
+    metrics = PrometheusMetrics()
+    metrics.count("parked", agent="a\ud800")
+    metrics.gauge("model_calls_in_flight", 1, model="b\udfff")
+    metrics.observe("model_tokens", 3, model="c\ud800", type="input")
+    page = metrics.scrape()[0].decode()
+    for name in ('agent="a?"', 'model="b?"', 'model="c?"'):
+        assert name in page

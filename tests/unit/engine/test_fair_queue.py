@@ -103,3 +103,48 @@ def test_a_handler_that_waits_for_long_takes_no_turn_of_its_agent() -> None:
     assert turns.pop_next(1) is None
     turns.release_handler("heavy", was_slow=True)
     assert turns.pop_next(1) is not None
+
+
+def test_one_that_hangs_bars_nobody() -> None:
+    """While a light agent is being handled a heavy one has one handler; not while it waits."""
+    turns: FairScheduler[str] = FairScheduler(32, shared_limit=3)
+    turns.enqueue("hangs", "h", 0)
+    for number in range(30):
+        turns.enqueue("heavy", f"h{number}", 0)
+    found = [turns.pop_next(1) for _ in range(3)]
+    assert [one[0] for one in found if one is not None] == ["hangs", "heavy"]
+    turns.mark_slow("hangs")
+    assert [turns.pop_next(1) is not None for _ in range(3)] == [True, True, False]
+    turns.release_handler("hangs", was_slow=True)
+    turns.enqueue("light", "l", 1)
+    for _ in range(3):
+        turns.release_handler("heavy")
+    found = [turns.pop_next(1) for _ in range(3)]
+    assert [one and one[0] for one in found] == ["heavy", "light", None], "at work, it bars"
+
+
+def test_what_waits_makes_nobody_heavy() -> None:
+    turns: FairScheduler[str] = FairScheduler(64, shared_limit=6)
+    for number in range(20):
+        turns.enqueue("waits", f"w{number}", 0)
+        assert turns.pop_next(1) is not None
+        turns.mark_slow("waits")
+    turns.enqueue("light", "l", 1)
+    assert turns.pop_next(1) == ("light", "l")
+    turns.enqueue("waits", "a", 1)
+    turns.enqueue("waits", "b", 1)
+    assert [turns.pop_next(1) for _ in range(2)] == [("waits", "a"), ("waits", "b")]
+
+
+def test_who_has_much_waiting_bars_nobody_by_what_it_begins() -> None:
+    """An agent with many slow calls on their way begins another now and then: it is not light."""
+    turns: FairScheduler[str] = FairScheduler(64, shared_limit=6)
+    for number in range(20):
+        turns.enqueue("steady", f"s{number}", 0)
+        assert turns.pop_next(1) is not None
+        turns.mark_slow("steady")
+    for number in range(30):
+        turns.enqueue("heavy", f"h{number}", 2_000_000)
+    turns.enqueue("steady", "one more", 2_000_000)
+    found = [turns.pop_next(2_000_001) for _ in range(8)]
+    assert [one[0] for one in found if one is not None].count("heavy") > 1

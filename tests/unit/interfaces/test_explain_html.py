@@ -45,10 +45,16 @@ def sample_explanation() -> dict[str, Any]:
         "detail": {HOSTILE: HOSTILE},
         "proposals": [{"tool": HOSTILE, "refused": {"why": HOSTILE}}],
     }  # fmt: skip
+    model_call = {
+        "seq": 4, "at": 1_700_000_000_000_000, "turn": 1, "model": "fast", "asked": HOSTILE,
+        "answered": None, "calls": 1, "input": 1350, "output": 27, "took": 1_250_000,
+        "finish": "stop", "error": "superseded",
+    }  # fmt: skip
     run = {
         "id": "run_1", "agent": "inbox_triage", "identity": "spiffe://harbour/agent/inbox_triage",
         "state": "waiting", "release": "0" * 64, "waits": "approval", "turns": 1, "key": HOSTILE,
-        "memories": [HOSTILE], "judgements": [judgement], "actions": [action], "cut": False,
+        "memories": [HOSTILE], "model_calls": [model_call], "judgements": [judgement],
+        "actions": [action], "cut": False,
         "reads": [{"memory": HOSTILE, "outcome": "permit", "rule": "r", "revision": 3}],
         "dead": {"at": 1_700_000_070_000_000, "why": HOSTILE, "erased": False},
         "timeline": [{"seq": 4, "at": 1_700_000_000_000_000, "kind": "turn.reasoned"}],

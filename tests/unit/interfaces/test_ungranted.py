@@ -13,7 +13,13 @@ def _tried(**changed: Any) -> dict[str, Any]:
     found = dict.fromkeys(("score", "threshold"))
     lists: dict[str, Any] = {"memories": [], "actions": [], "refused": [], "candidates": []}
     fields = {"agent": "post", "event": event, "revision": 1, "state": "-", "wakes": True}
-    judged = {"label": "other", "confidence": 0.0, "detail": {}, "folder_differs": False}
+    judged = {
+        "label": "other",
+        "confidence": 0.0,
+        "detail": {},
+        "deferred": False,
+        "folder_differs": False,
+    }
     return {**found, **lists, **fields, **judged, **changed}
 
 

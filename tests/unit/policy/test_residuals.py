@@ -354,3 +354,17 @@ async def test_a_running_fleet_makes_them_beside_the_line_and_tells_a_refusal() 
     watching.cancel()
     assert metrics.gauges["residuals"] == 0
     assert told.empty()
+
+
+def test_no_residual_permits_what_a_person_is_to_decide() -> None:
+    """It knows what a bundle permits, and nothing of the engine's own rule, nor is made of it."""
+    gateway, engine, residual, residuals, _ = made()
+    found = gateway.decide(replace(action(), asks="confidence.audit"), situation()).decision
+    assert (found.outcome, found.rule, found.wait) == ("hold", "confidence.audit", "approval")
+    assert (engine.count, residual.asked) == (1, 0)
+    assert decided(gateway).engine == residuals.name
+    assert residual.asked == 1
+    recorded = ResidualSet(engine, lambda: Compiler(residual), Metrics(), one_in=64, threshold=1)
+    gateway = Gateway(engine, 1, residuals=recorded)
+    gateway.decide(replace(action(), asks="confidence.audit"), situation())
+    assert recorded._asked == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,23 @@ Labels = tuple[tuple[str, str], ...]
 MAX_SERIES = 2000
 OVERFLOW = "overflow"
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# What the way of an event takes: milliseconds, or days where it waits for a person.
+_EVENT_BUCKETS = (
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0,
+    3600.0, 14_400.0, 86_400.0, 259_200.0,
+)  # fmt: skip
+# As the semantic conventions for generative AI say of gen_ai.client.operation.duration and
+# gen_ai.client.token.usage.
+_CALL_BUCKETS = tuple(0.01 * 2**n for n in range(14))
+_TOKEN_BUCKETS = tuple(4**n for n in range(14))
+# Of the histograms that have others than BUCKETS.
+BUCKETS_OF: Mapping[str, tuple[float, ...]] = {
+    "event_decided_seconds": _EVENT_BUCKETS,
+    "event_effect_seconds": _EVENT_BUCKETS,
+    "model_call_seconds": _CALL_BUCKETS,
+    "model_tokens": _TOKEN_BUCKETS,
+    "turn_cost_micros": _TOKEN_BUCKETS,
+}
 
 # name: (kind, help, labels). What is not listed here is a bug, not a new metric.
 METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
@@ -71,7 +88,17 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "breaker_opened": ("counter", "Targets that were left alone after failures", ("target",)),
     "breakers_open": ("gauge", "Targets that are left alone now", ()),
     "model_calls": ("counter", "Calls of models, by what became of them", ("model", "outcome")),
+    "deferred": ("counter", "Events that a judge left to a model", ("agent",)),
     "model_calls_in_flight": ("gauge", "Calls of models on their way", ("model",)),
+    "model_call_seconds": (
+        "histogram",
+        "How long calls of models took",
+        ("model", "provider", "outcome"),
+    ),
+    "model_tokens": ("histogram", "Tokens of a turn, by kind", ("model", "type")),
+    "turn_cost_micros": ("histogram", "What a turn cost, in micro units", ("agent", "model")),
+    "event_decided_seconds": ("histogram", "From an event to what is decided of it", ("agent",)),
+    "event_effect_seconds": ("histogram", "From an event to its effect", ("agent", "held")),
     "model_runs_waiting": ("gauge", "Runs that wait for a model", ("model",)),
     "recall_postings": ("gauge", "Postings of memories that are held in memory", ()),
     "recall_scopes_in_file": ("gauge", "Scopes of memories ranked in the file, for room", ()),
@@ -118,7 +145,7 @@ class PrometheusMetrics:
         """Count `amount` under a name and its labels."""
         at = (name, tuple(sorted(labels.items())))
         if at not in self.counters and not self._may_add_series(name):
-            at = (name, tuple((label, OVERFLOW) for label, _ in at[1]))
+            at = _overflow(at)
         self.counters[at] += amount
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
@@ -133,8 +160,8 @@ class PrometheusMetrics:
         found = self._histograms.get(at)
         if found is None:
             if not self._may_add_series(name):
-                return
-            found = self._histograms[at] = _Histogram()
+                at = _overflow(at)
+            found = self._histograms.setdefault(at, _Histogram(BUCKETS_OF.get(name, BUCKETS)))
         found.add(value)
 
     def _may_add_series(self, name: str) -> bool:
@@ -182,8 +209,7 @@ class PrometheusMetrics:
                 counter = CounterMetricFamily(f"vedette_{name}", description, labels=labels)
                 for (counted, at), number in self.counters.items():
                     if counted == name:
-                        values = dict(at)
-                        counter.add_metric([values.get(label, "") for label in labels], number)
+                        counter.add_metric(_label_values(labels, at), number)
                 if not labels and not counter.samples:
                     # An increase is seen from something: of an absent series the first is none.
                     counter.add_metric([], 0)
@@ -192,35 +218,48 @@ class PrometheusMetrics:
                 gauge = GaugeMetricFamily(f"vedette_{name}", description, labels=labels)
                 for (found, at), value in self._gauges.items():
                     if found == name:
-                        gauge.add_metric([dict(at).get(label, "") for label in labels], value)
+                        gauge.add_metric(_label_values(labels, at), value)
                 if gauge.samples:
                     families.append(gauge)
             else:
                 histogram = HistogramMetricFamily(f"vedette_{name}", description, labels=labels)
                 for (found, at), observed in self._histograms.items():
                     if found == name:
-                        shown = [dict(at).get(label, "") for label in labels]
+                        shown = _label_values(labels, at)
                         histogram.add_metric(shown, observed.buckets(), observed.sum)
                 if histogram.samples:
                     families.append(histogram)
         return families
 
 
+def _overflow(at: tuple[str, Labels]) -> tuple[str, Labels]:
+    return at[0], tuple((label, OVERFLOW) for label, _ in at[1])
+
+
+def _label_values(labels: Sequence[str], at: Labels) -> list[str]:
+    """Return the values of a series' labels, with `?` for what UTF-8 has no bytes for: of one such
+    value the whole page would fail.
+    """
+    values = dict(at)
+    return [values.get(label, "").encode(errors="replace").decode() for label in labels]
+
+
 class _Histogram:
     """A distribution as Prometheus counts it: how many values came up to each edge."""
 
-    __slots__ = ("counts", "sum")
+    __slots__ = ("counts", "edges", "sum")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
+    def __init__(self, edges: tuple[float, ...]) -> None:
+        self.edges = edges
+        self.counts = [0] * (len(edges) + 1)
         self.sum = 0.0
 
     def add(self, value: float) -> None:
-        self.counts[bisect_left(BUCKETS, value)] += 1
+        self.counts[bisect_left(self.edges, value)] += 1
         self.sum += value
 
     def buckets(self) -> list[tuple[str, int]]:
-        edges = [*(str(edge) for edge in BUCKETS), "+Inf"]
+        edges = [*(str(float(edge)) for edge in self.edges), "+Inf"]
         return list(zip(edges, accumulate(self.counts), strict=True))
 
 

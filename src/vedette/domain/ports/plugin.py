@@ -187,6 +187,18 @@ class NotifierPlugin:
         return None
 
 
+class BoxSettings(Struct, frozen=True):
+    """What a plugin that starts programs is told of this fleet's boxes.
+
+    `scratch` is a folder for scratch folders, `closed` are folders that no program may have whole;
+    without `sandboxed` the settings want no boxes.
+    """
+
+    scratch: Path
+    closed: tuple[Path, ...] = ()
+    sandboxed: bool = True
+
+
 class TargetPlugin:
     """Base of plugins that bring one kind of target; name an instance in `vedette.targets`.
 
@@ -197,7 +209,9 @@ class TargetPlugin:
     `required` are the keys that a table must give as text. With `path_is_folder` its `path` is a
     folder, whatever its name; with `allows_udp` its tools ask name servers by themselves. One of
     `record_keys` names its record; two targets are one place where all of a row of `place_keys` are
-    alike.
+    alike. With `pins_tools` a target may offer other tools than were declared, which its probe
+    tells: it is asked at each start. In the lists of its `path_lists` a text `@state/…` is a path
+    in the state folder, `./…` one beside vedette.toml.
     """
 
     required: tuple[str, ...] = ()
@@ -205,6 +219,8 @@ class TargetPlugin:
     allows_udp = False
     record_keys: tuple[str, ...] = ()
     place_keys: tuple[tuple[str, ...], ...] = ()
+    path_lists: tuple[str, ...] = ()
+    pins_tools = False
 
     def problems(
         self, table: Mapping[str, Any], targets: Mapping[str, Mapping[str, Any]]
@@ -228,6 +244,22 @@ class TargetPlugin:
         The answer says in one sentence what was found. Raises VedetteError with a mend, OSError.
         """
         return None
+
+    def uses_udp(self, table: Mapping[str, Any]) -> bool:
+        """Say whether the tools of a target, or its programs, ask name servers by themselves."""
+        return self.allows_udp
+
+    def folders(self, table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+        """Yield folders and files, each behind its key of the table, that programs may open."""
+        return ()
+
+    def probe_with(
+        self, table: Mapping[str, Any], tools: Sequence[tuple[str, Tool]], box: BoxSettings
+    ) -> Awaitable[str] | None:
+        """Look at a target as `probe` does, told which tools of which agents name it, and how
+        programs are boxed.
+        """
+        return self.probe(table)
 
     def record_problem(self, table: Mapping[str, Any]) -> str | None:
         """Return why a target cannot be audited as it is declared; None if it can."""
@@ -305,6 +337,10 @@ class ToolPlugin:
     def build(self) -> ToolPerformer:
         """Make what performs its tools, for one event loop."""
         raise NotImplementedError
+
+    def build_with(self, box: BoxSettings) -> ToolPerformer:
+        """Make it as `build` does, told how this fleet boxes programs."""
+        return self.build()
 
 
 class ReasonerContext(Struct, frozen=True):

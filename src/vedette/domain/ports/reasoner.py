@@ -11,7 +11,7 @@ from vedette.domain.action import Proposal
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
-from vedette.domain.model_turn import ModelTurn, ModelUse
+from vedette.domain.model_turn import NO_METADATA, ModelCallMetadata, ModelTurn, ModelUse
 from vedette.domain.tool import Tool
 
 
@@ -23,7 +23,10 @@ class ReasonerJudgement(Struct, frozen=True):
     the one that was judged from (`vedette.domain.judge_state`). `final` says that the run needs no
     further turn whatever comes of the proposals. Without a `confidence` it is refused, whatever it
     proposes. `spent` counts the tokens of its `model_calls` (`input_tokens`, `output_tokens`), as
-    far as the vendor tells; `model_turn` is what a model said, to be told of it again.
+    far as the vendor tells, `metadata` is what else is known of them; `model_turn` is what a model
+    said, to be told of it again. What is `deferred` is an opinion: the run's next turn is another
+    reasoner's (`domain.cascade`). `asks` is why a person is to decide its proposals. These two are
+    for the engine to say, no reasoner.
     """
 
     label: str = ""
@@ -41,6 +44,9 @@ class ReasonerJudgement(Struct, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     state: str = ""
     model_turn: ModelTurn | None = None
+    deferred: bool = False
+    metadata: ModelCallMetadata = NO_METADATA
+    asks: str = ""
 
     @property
     def use(self) -> ModelUse:

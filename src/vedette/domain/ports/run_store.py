@@ -29,11 +29,23 @@ class Arrival(Struct, frozen=True):
 
 
 class AcceptResult(Struct, frozen=True):
-    """The answer to an Arrival: its new runs, or none if the event was known already."""
+    """The answer to an Arrival: its new runs, or none if the event was known already.
+
+    `at_us` is when it was accepted now.
+    """
 
     event: str
     duplicate: bool
     runs: tuple[Run, ...] = ()
+    at_us: int = 0
+
+
+class AcceptedEvent(NamedTuple):
+    """An event, the bytes of it, and when it was accepted."""
+
+    event: Event
+    octets: int
+    at_us: int
 
 
 class StateHistory(NamedTuple):
@@ -85,8 +97,8 @@ class RunReader(Protocol):
         """Return the event that an entry accepted; None as `event` does."""
         ...
 
-    def events_at(self, positions: Sequence[int]) -> Mapping[int, tuple[Event, int]]:
-        """Return the events that entries accepted, by position, and the bytes of each.
+    def events_at(self, positions: Sequence[int]) -> Mapping[int, AcceptedEvent]:
+        """Return the events that entries accepted, by position.
 
         Those that `event_at` has not, or cannot read, are left out.
         """

@@ -18,7 +18,7 @@ from itertools import islice
 from msgspec import Struct, field
 
 from vedette.domain.base.errors import DamagedSegment, StoreFailed
-from vedette.domain.event import Event
+from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import Run
 from vedette.engine.services import Services
 
@@ -134,11 +134,15 @@ Charge = tuple[str, int]
 
 
 class LoadedRun(Struct, frozen=True):
-    """A run in memory: its event, if it came with it, and how many bytes that has."""
+    """A run in memory, and its event if that came with it."""
 
     agent: str
-    event: Event | None
-    octets: int
+    accepted: AcceptedEvent | None
+
+    @property
+    def octets(self) -> int:
+        """Return how many bytes of events it has in memory."""
+        return 0 if self.accepted is None else self.accepted.octets
 
 
 class RunBuffer:
@@ -164,7 +168,7 @@ class RunBuffer:
         self.credits = IntakeCredits(bounds.credits, bounds.credit_octets)
         self.loaded_runs: dict[str, LoadedRun] = {}
         # Events just offered, by agent and run, whose runs are read in the store's order.
-        self._offered: dict[str, dict[str, tuple[Event, int]]] = {}
+        self._offered: dict[str, dict[str, AcceptedEvent]] = {}
         # Of the runs in memory, by agent and in their order, where the events lie that are not.
         self._unread: dict[str, dict[str, int]] = {}
         # Agents with ready runs in the store that are not in memory, and where to read on.
@@ -219,12 +223,12 @@ class RunBuffer:
         still_us = self._services.clock.monotonic_us() - self._last_release_us.get(agent, 0)
         return still_us > _STUCK_US and self.credits.events_of(agent) < self._max_stuck_events
 
-    def offer(self, run: Run, event: Event, octets: int) -> None:
+    def offer(self, run: Run, accepted: AcceptedEvent) -> None:
         """Take a run that was just accepted, for which a credit was taken.
 
         Whoever has offered all of a batch calls `load_offered`.
         """
-        agent = run.agent
+        agent, octets = run.agent, accepted.octets
         if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
             # Older ones are away, also between the resume and `reload_resumed`, which reads them
             # all.
@@ -237,7 +241,7 @@ class RunBuffer:
         self.credits.assign_to_run(run.id, agent, octets)
         if self._services.store.cluster.is_shared:
             # Another worker may have accepted older ones of its key: the store has them in order.
-            self._offered.setdefault(agent, {})[run.id] = event, octets
+            self._offered.setdefault(agent, {})[run.id] = accepted
             self._mark_spilled(agent, run.position - 1)
             return
         if agent in self.spilled_agents or not self.memory.has_room(agent):
@@ -245,7 +249,7 @@ class RunBuffer:
             self._mark_spilled(agent, run.position - 1)
             return
         self._read_positions[agent] = max(self._read_positions.get(agent, 0), run.position)
-        self._add(run, event, octets)
+        self._add(run, accepted)
 
     def load_offered(self) -> None:
         """Read the runs that were offered where the store has their order."""
@@ -292,14 +296,14 @@ class RunBuffer:
         if self._services.stops.is_agent_stopped(run.agent):
             self._stopped_agents.add(run.agent)
             return False
-        self._add(run, None, 0)
+        self._add(run, None)
         return True
 
-    def _add(self, run: Run, event: Event | None, octets: int) -> None:
+    def _add(self, run: Run, accepted: AcceptedEvent | None) -> None:
         if run.id not in self.loaded_runs and not self._defer(run):
-            self.loaded_runs[run.id] = LoadedRun(run.agent, event, octets)
-            self.memory.add(run.agent, octets)
-            if event is None:
+            loaded = self.loaded_runs[run.id] = LoadedRun(run.agent, accepted)
+            self.memory.add(run.agent, loaded.octets)
+            if accepted is None:
                 self._unread.setdefault(run.agent, {})[run.id] = run.position
             self._enqueue(run)
 
@@ -349,7 +353,7 @@ class RunBuffer:
             for run in runs:
                 self._read_positions[agent] = run.position
                 self.credits.add_loaded(run.id, agent)
-                self._add(run, *offered.get(run.id, (None, 0)))
+                self._add(run, offered.get(run.id))
             if len(runs) < limit:
                 self.spilled_agents.discard(agent)
 
@@ -381,10 +385,10 @@ class RunBuffer:
             return False  # another worker reads them
         for run in runs:
             self.credits.add_loaded(run.id, agent)
-            self._add(run, None, 0)
+            self._add(run, None)
         return len(runs) == limit
 
-    def event_of(self, run: Run) -> Event | None:
+    def event_of(self, run: Run) -> AcceptedEvent | None:
         """Return the event of a run in memory, read now if it did not come with it.
 
         A segment holds the events of many: those of the agent's next runs are read with it, while
@@ -395,7 +399,7 @@ class RunBuffer:
             more = _EVENTS if self.memory.has_room(run.agent) else 0
             wanted = {run.id: run.position, **dict(islice(unread.items(), more))}
             self._read_events(run, wanted)
-        return self.loaded_runs[run.id].event
+        return self.loaded_runs[run.id].accepted
 
     def _read_events(self, first: Run, wanted: Mapping[str, int]) -> None:
         """Read the events of an agent's runs, by where they lie: each is asked for once here."""
@@ -405,12 +409,12 @@ class RunBuffer:
         except DamagedSegment:
             found = {}
         for run, position in wanted.items():
-            event, octets = found.get(position, (None, 0))
-            if event is not None and run != first.id and not self.memory.has_room(agent):
+            accepted = found.get(position)
+            if accepted is not None and run != first.id and not self.memory.has_room(agent):
                 continue
             del unread[run]
-            self.loaded_runs[run] = LoadedRun(agent, event, octets)
-            self.memory.add(agent, octets, 0)
+            loaded = self.loaded_runs[run] = LoadedRun(agent, accepted)
+            self.memory.add(agent, loaded.octets, 0)
 
     # --- out --------------------------------------------------------------------------------
 

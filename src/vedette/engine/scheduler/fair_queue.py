@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 K = TypeVar("K")
 
-# An agent with no more runs than this waiting for a handler or having one is *light*, for so long.
+# An agent with no more runs than this waiting for a handler or at work is *light*, for so long.
 _LIGHT_RUNS = 8
 _LIGHT_US = 500_000
 
@@ -21,11 +21,17 @@ _LIGHT_US = 500_000
 class _Agent(Struct, Generic[K]):
     # What waits for a handler, with its cost.
     queue: deque[tuple[K, int]] = field(default_factory=deque)
+    # Handlers at work, those of them that it got while it was light, and those that wait.
     handlers: int = 0
     light_handlers: int = 0
     slow_handlers: int = 0
     deficit: int = 0
     in_ring: bool = False
+
+    @property
+    def demand(self) -> int:
+        """Return how many of its runs want a handler or are at work in one."""
+        return len(self.queue) + self.handlers
 
 
 class FairScheduler(Generic[K]):
@@ -34,7 +40,8 @@ class FairScheduler(Generic[K]):
     One agent may have three quarters of the `handlers`. While a light agent was heard of within
     half a second another may have `shared_limit` only, and a heavy one a single handler while the
     light one has any: commits and calls of the one do not stand in the other's way. Handlers that
-    `mark_slow` was told of wait for something and do not count, up to the three quarters.
+    `mark_slow` was told of wait for something and do not count, in neither, up to the three
+    quarters: who hangs makes nobody heavy and bars nobody.
     """
 
     def __init__(self, handlers: int, *, shared_limit: int) -> None:
@@ -52,7 +59,8 @@ class FairScheduler(Generic[K]):
         if mine is None:
             mine = self._agents[agent] = _Agent()
         mine.queue.append((what, cost))
-        if len(mine.queue) + mine.handlers <= _LIGHT_RUNS:
+        # Here what waits counts: who has much on its way is not light. It makes nobody heavy.
+        if mine.demand + mine.slow_handlers <= _LIGHT_RUNS:
             if self._last_light[0] != agent:
                 self._previous_light = self._last_light
             self._last_light = (agent, now_us)
@@ -71,12 +79,8 @@ class FairScheduler(Generic[K]):
         while barred < len(self._ring):
             agent = self._ring[0]
             mine = self._agents[agent]
-            held = (
-                mine.handlers
-                if mine.handlers >= self._agent_limit
-                else mine.handlers - mine.slow_handlers
-            )
-            if held >= self._handler_limit(agent, now_us):
+            has_most = mine.handlers + mine.slow_handlers >= self._agent_limit
+            if has_most or mine.handlers >= self._handler_limit(agent, now_us):
                 self._ring.rotate(-1)
                 barred += 1
                 continue
@@ -88,7 +92,7 @@ class FairScheduler(Generic[K]):
                 continue
             mine.deficit = 0
             mine.handlers += 1
-            if len(mine.queue) + mine.handlers <= _LIGHT_RUNS + 1:
+            if mine.demand + mine.slow_handlers <= _LIGHT_RUNS + 1:
                 mine.light_handlers += 1
                 self._light_handlers += 1
             mine.queue.popleft()
@@ -102,18 +106,25 @@ class FairScheduler(Generic[K]):
 
     def mark_slow(self, agent: str) -> None:
         """Count one of an agent's handlers as waiting for something that takes long."""
-        self._agents[agent].slow_handlers += 1
+        mine = self._agents[agent]
+        mine.slow_handlers += 1
+        self._end_work(mine)
 
     def release_handler(self, agent: str, *, was_slow: bool = False) -> None:
         """Take a handler back; `was_slow` says that `mark_slow` counted it."""
         mine = self._agents[agent]
+        if was_slow:
+            mine.slow_handlers -= 1
+        else:
+            self._end_work(mine)
+        if not (mine.handlers or mine.slow_handlers or mine.queue):
+            del self._agents[agent]
+
+    def _end_work(self, mine: _Agent[K]) -> None:
         mine.handlers -= 1
-        mine.slow_handlers -= was_slow
         if mine.light_handlers > mine.handlers:
             mine.light_handlers -= 1
             self._light_handlers -= 1
-        if not mine.handlers and not mine.queue:
-            del self._agents[agent]
 
     def has_light_agent(self, now_us: int) -> bool:
         """Say whether a light agent was heard of lately."""
@@ -124,5 +135,5 @@ class FairScheduler(Generic[K]):
         if now_us - other[1] >= _LIGHT_US:
             return self._agent_limit
         mine = self._agents[agent]
-        heavy = len(mine.queue) + mine.handlers > _LIGHT_RUNS
+        heavy = mine.demand > _LIGHT_RUNS
         return 1 if heavy and self._light_handlers > mine.light_handlers else self._shared_limit

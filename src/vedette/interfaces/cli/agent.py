@@ -9,6 +9,7 @@ import click
 from msgspec import Struct
 
 from vedette.app.stores import store_reader
+from vedette.interfaces.cli.agent_import import import_
 from vedette.interfaces.cli.agent_mode import mode
 from vedette.interfaces.cli.agent_new import new
 from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def agent() -> None:
-    """See agents and what each of them may do; write a new one, set a mode, make a release."""
+    """See agents and what each of them may do; write or import one, set a mode, make a release."""
 
 
 agent.add_command(new)
+agent.add_command(import_)
 agent.add_command(mode)
 
 
@@ -211,7 +213,7 @@ def _tool_lines(tool: dict[str, Any]) -> list[str]:
         f"      {_outcome_text(tool)}",
     ]
     if tool["bar_milli"] is not None:
-        lines[-1] += f", if its judge is sure to {tool['bar_milli'] / 1000:.3f}"
+        lines[-1] += f", from a confidence of {tool['bar_milli'] / 1000:.3f}"
     for pointer, limit in tool["only"].items():
         values = sanitize_text(", ".join(str(value) for value in limit["values"]))
         lines.append(f"      {pointer} only {values}; beyond: {_outcome_text(limit['beyond'])}")

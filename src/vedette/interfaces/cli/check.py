@@ -16,7 +16,13 @@ from vedette.interfaces.cli.fleet import (
     find_config_file,
     load_agents,
 )
-from vedette.interfaces.cli.output import format_table, print_result, sanitize_text, wants_json
+from vedette.interfaces.cli.output import (
+    format_table,
+    format_usage,
+    print_result,
+    sanitize_text,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from vedette.app.doctor import CheckResult
@@ -31,8 +37,13 @@ _WIDTH = 78
 @click.argument("part", type=click.Choice(("fleet", "policy", "cases")), default="fleet")
 @click.argument("what", metavar="[FOLDER|AGENT]", required=False)
 @click.option("-v", "--verbose", is_flag=True, help="Also the effective settings, and where from.")
-@click.option("--live", is_flag=True, help="Also look at targets, credentials, clock, disk.")
-def check(part: str, what: str | None, verbose: bool, live: bool) -> int:
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Also look at targets, credentials, models, clock, disk. Of cases: ask the models anew.",
+)
+@click.option("--record", is_flag=True, help="Of cases, with --live: keep what the models say.")
+def check(part: str, what: str | None, verbose: bool, live: bool, record: bool) -> int:
     """Check the fleet: settings, agents, memory and policy, by file and line.
 
     \b
@@ -46,15 +57,23 @@ def check(part: str, what: str | None, verbose: bool, live: bool) -> int:
     own: parsed, its tests run, both evaluators compared. A case goes through the agent's judge and
     the policy as it lies in the folder.
 
+    What a model says to a case comes out of its recording, evals/recordings/CASE.json, and nobody
+    is asked. With --live the model of [models] is asked, which costs; with --record as well, what
+    it says is kept there, unless it is not as expected and the recording before is, or the run was
+    cut off by a limit. A case without a recording, or of a recording of something else, is not as
+    expected, unless a cascade's judge settles it. No tool is called in any case.
+
     Exits with 1 if there are problems; warnings alone are no problem. The agents' code runs as you,
     in no box: not on a folder that nobody has read.
     """
-    if part != "fleet" and (verbose or live):
+    if (verbose and part != "fleet") or (live and part == "policy"):
         raise click.UsageError("--verbose and --live are for the fleet as a whole")
+    if record and not (live and part == "cases"):
+        raise click.UsageError("--record is for `check cases --live`: nothing else is asked")
     if part == "policy":
         return _check_policy(what)
     if part == "cases":
-        return _check_cases(what)
+        return _check_cases(what, live, record)
     if what is not None:
         raise click.UsageError(f"the fleet is checked as a whole: leave out {what}")
     return _check_fleet(verbose, live)
@@ -199,24 +218,34 @@ def _check_policy(folder: str | None) -> int:
 # --- the agents' cases -----------------------------------------------------------------------
 
 
-def _check_cases(agent: str | None) -> int:
+def _check_cases(agent: str | None, live: bool, record: bool) -> int:
     from vedette.app.trial import run_cases
     from vedette.domain.base.clock import SystemClock
+    from vedette.operations.evaluation import ModelUsage
 
     settings = current_settings()
     loaded = load_agents(settings)
     agents = loaded.fleet.agents
     wanted = agents.values() if agent is None else [find_agent(agents, agent)]
-    results, skipped = run_cases(settings, loaded, wanted, SystemClock().now_us())
+    results, skipped = run_cases(
+        settings, loaded, wanted, SystemClock().now_us(), live=live, record=record
+    )
     lines = [line for result in results for line in _case_lines(result)]
     failed = sum(not result.ok for result in results)
     lines += [f"skipped {name}: {why}" for name, why in skipped]
     lines.append(f"{len(results)} cases, {len(results) - failed} as expected, {failed} not")
-    value = {
+    value: dict[str, Any] = {
         "ok": not failed,
         "cases": [result.to_json() for result in results],
         "skipped": [{"agent": name, "why": why} for name, why in skipped],
     }
+    usages = [result.usage for result in results if result.usage is not None]
+    if usages:
+        total = ModelUsage()
+        for usage in usages:
+            total.add(usage)
+        lines += wrap(f"models in all: {format_usage(total.to_json())}", _WIDTH)
+        value["usage"] = total.to_json()
     print_result(value, "\n".join(lines))
     return 1 if failed else 0
 
@@ -224,8 +253,17 @@ def _check_cases(agent: str | None) -> int:
 def _case_lines(result: EvalResult) -> list[str]:
     mark = "ok  " if result.ok else "FAIL"
     lines = [f"{mark} {result.agent}: {result.case.name}"]
+    said: list[str] = [result.basis] if result.basis else []
+    if result.usage is not None:
+        said.append(format_usage(result.usage.to_json()))
+    if result.ended not in ("", "done"):
+        said.append(f"the last run {result.ended}")
     if not result.ok:
-        lines.append(f"       {result.case.where}")
-        lines += [f"       {difference}" for difference in result.differences]
-        lines += [f"       {tool}: {outcome} by {rule}" for tool, outcome, rule in result.rules]
+        said += [result.case.where, *result.differences]
+        said += [f"{tool}: {outcome} by {rule}" for tool, outcome, rule in result.rules]
+    for sentence in said:
+        lines += wrap(
+            sanitize_text(sentence), _WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 9,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
     return lines

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ import click
 from msgspec import Struct
 
 from vedette.app.stores import store_reader
+from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadCommand, BadEvent
 from vedette.interfaces.cli.agent import FOLDER_DIFFERS_NOTE
 from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
-from vedette.interfaces.cli.output import print_result, sanitize_text
+from vedette.interfaces.cli.output import format_time, format_usage, print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.app.dry_run import PriorState
@@ -35,18 +37,26 @@ _MAX_EXAMPLES, _WIDTH = 3, 76
 @click.command("try")
 @click.argument("agent")
 @click.argument("event")
-def try_(agent: str, event: str) -> None:
+@click.option("--live", is_flag=True, help="Ask the agent's model anew, which costs.")
+def try_(agent: str, event: str, live: bool) -> None:
     """Try EVENT on AGENT: what it would be judged as, and what would become of it.
 
     EVENT is a file (a CloudEvent in JSON; a mail; SERIES.csv:ROW) or the id of a recorded event or
     run. Judge, memories and live policy are the real ones. Nothing is done, and nothing is written,
     not even to the ledger; a fleet may run meanwhile.
 
+    Of an agent that a model reasons for, what the model said to EVENT is taken out of the ledger
+    and put to the live rules, as sure as people's answers say by now; no model is asked. With
+    --live its model is asked, on the account of its key: within what is left of the agent's and the
+    fleet's budgets, but it is not booked in them; and not while the agent is stopped. In a cascade
+    the judge goes first: out of the ledger as well where it deferred to the model.
+
     The agent's code runs as you, in no box: not on a folder that nobody has read.
     """
     with redirect_stdout(sys.stderr):  # whatever the agent's code prints
-        value = _run_trial(current_settings(), agent, event)
-    print_result(value, "\n".join(_lines(value)))
+        value = _run_trial(current_settings(), agent, event, live)
+    lines = _lines(value) if "turns" not in value else _model_lines(value)
+    print_result(value, "\n".join(lines))
 
 
 class _TrialInput(Struct, frozen=True):
@@ -57,7 +67,9 @@ class _TrialInput(Struct, frozen=True):
     position: int | None = None
 
 
-def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
+def _run_trial(settings: Settings, name: str, text: str, live: bool) -> dict[str, Any]:
+    import asyncio
+
     from vedette.app.dry_run import PriorState
     from vedette.app.policy_state import folder_digest
     from vedette.app.stores import store_exists
@@ -67,20 +79,33 @@ def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     now_us = SystemClock().now_us()
     loaded = load_agents(settings)
     agent = find_agent(loaded.fleet.agents, name)
-    if not agent.has_judge:
-        what = f"{name} reasons with a model; to ask it would cost and leave a trace there"
-        raise BadCommand(what, mend="try an agent with a judge")
+    if not (agent.has_judge or agent.asks_model):
+        what = f"{name} is reasoned for by {agent.reasoner!r}, which is asked from outside"
+        raise BadCommand(what, mend="try an agent with a judge or a model")
+    if live and not agent.asks_model:
+        raise BadCommand(f"{name} asks no model", mend="leave out --live")
 
-    def run(store: StoreReader | None) -> dict[str, Any]:
+    def run(store: StoreReader | None, end_reading: Callable[[], None]) -> dict[str, Any]:
         given = _find_input(settings, text, store)
+        prior = _find_history(store, agent, given) or PriorState()
+        if agent.asks_model:
+            from vedette.app.model_dry_run import try_model_event
+
+            work = try_model_event(
+                settings, loaded, agent, given.event, prior, store,
+                live=live, end_reading=end_reading,
+            )  # fmt: skip
+            return asyncio.run(work)
         trial = open_dry_run(settings, loaded, agent, store, now_us)
-        return trial.run(given.event, _find_history(store, agent, given) or PriorState())
+        return trial.run(given.event, prior)
 
     if not store_exists(settings):
-        return {**run(None), "folder_differs": False}
-    with store_reader(settings) as store, store.snapshot():
-        value, live = run(store), store.policy.live_revision()
-    return {**value, "folder_differs": bool(live[0]) and folder_digest(settings) != live[1]}
+        return {**run(None, lambda: None), "folder_differs": False}
+    with store_reader(settings) as store, ExitStack() as reading:
+        reading.enter_context(store.snapshot())
+        number, digest = store.policy.live_revision()
+        value = run(store, reading.close)
+    return {**value, "folder_differs": bool(number) and folder_digest(settings) != digest}
 
 
 # --- the event ----------------------------------------------------------------------------------
@@ -184,23 +209,14 @@ def _find_history(
 
 
 def _lines(value: dict[str, Any]) -> list[str]:
-    event = value["event"]
-    live = f"revision {value['revision']}" if value["revision"] else "the policy of the folder"
-    lines = [
-        f"TRY {value['agent']} on {sanitize_text(event['type'])} "
-        f"{sanitize_text(str(event['subject'] or ''))}",
-        f"  nothing was done or written; decided under {live}",
-        f"  what it knew of its key: {value['state']}",
-    ]
-    if value["folder_differs"]:
-        lines.append(FOLDER_DIFFERS_NOTE)
-    if not value["wakes"]:
-        lines += _wrap_text(f"it would not wake: {sanitize_text(value['why_wakes'])}")
+    lines = _head_lines(value, [f"  what it knew of its key: {value['state']}"])
     sure = f"{value['confidence']:.3f}" if value["confidence"] is not None else "?"
     lines.append(f"JUDGED {sanitize_text(str(value['label']))}, sure to {sure}")
     if value["score"] is not None:
         bar = f", threshold {value['threshold']:.3f}" if value["threshold"] is not None else ""
         lines.append(f"  score {value['score']:.3f}{bar}")
+    if value["deferred"]:
+        lines.append("  not sure enough to settle it: its model would be asked")
     why = value["detail"].get("why")
     for reason in why if isinstance(why, list) else [why] if why else []:
         lines += _wrap_text(f"because {sanitize_text(str(reason))}")
@@ -216,6 +232,63 @@ def _lines(value: dict[str, Any]) -> list[str]:
         lines += _wrap_text(f"no action: {sanitize_text(refusal)}")
     for candidate in value["candidates"]:
         lines += _wrap_text(f"would propose to remember: {sanitize_text(candidate['text'])}")
+    return lines
+
+
+def _head_lines(value: dict[str, Any], basis: list[str]) -> list[str]:
+    """Return what is said first of a tried event; `basis` is what it was tried from."""
+    event = value["event"]
+    live = f"revision {value['revision']}" if value["revision"] else "the policy of the folder"
+    lines = [
+        f"TRY {value['agent']} on {sanitize_text(event['type'])} "
+        f"{sanitize_text(str(event['subject'] or ''))}",
+        f"  nothing was done or written; decided under {live}",
+        *basis,
+    ]
+    if value["folder_differs"]:
+        lines.append(FOLDER_DIFFERS_NOTE)
+    if not value["wakes"]:
+        lines += _wrap_text(f"it would not wake: {sanitize_text(value['why_wakes'])}")
+    return lines
+
+
+def _model_lines(value: dict[str, Any]) -> list[str]:
+    models = sanitize_text(", ".join(value["models"]) or "its model")
+    basis = _wrap_text(f"{models} was asked anew")
+    if value["is_recording"]:
+        when = format_time(from_iso(value["recorded_at"]))
+        release = sanitize_text(value["recorded_release"])[:12]
+        basis = _wrap_text(f"a recording: {models} said this at {when}, to release {release}")
+    if value["agent_differs"]:
+        basis += _wrap_text(
+            "today's agent is another: what its model would say to it is not known (--live asks)"
+        )
+    lines = _head_lines(value, basis)
+    for turn in value["turns"]:
+        lines += _turn_lines(turn)
+    ended = "is done" if value["ended"] == "done" else sanitize_text(value["ended"])
+    lines += _wrap_text(f"ENDS the run {ended}", 0)
+    return [*lines, *_wrap_text(format_usage(value["usage"]))]
+
+
+def _turn_lines(turn: dict[str, Any]) -> list[str]:
+    tokens = (turn["input_tokens"], turn["output_tokens"])
+    counted = "tokens not counted" if None in tokens else f"{tokens[0]:,} + {tokens[1]:,} tokens"
+    if turn["judged"]:
+        counted = "its judge"
+    sure = f"sure to {turn['confidence']:.3f}"
+    lines = _wrap_text(f"TURN {turn['turn']} {sanitize_text(turn['label'])} ({counted}, {sure})", 0)
+    if turn["deferred"]:
+        lines.append("  not sure enough to settle it: its model is asked")
+    if turn["text"]:
+        lines += _wrap_text(f"says: {sanitize_text(' '.join(turn['text'].split()))[:400]}")
+    for code in turn["failures"]:
+        lines.append(f"  an answer before it was not taken: {code}")
+    for action in turn["actions"]:
+        lines += _action_lines(action)
+        lines.append(f"      came of it: {action['end']}")
+    for refusal in turn["refused"]:
+        lines += _wrap_text(f"no action: {sanitize_text(refusal)}")
     return lines
 
 

@@ -207,8 +207,14 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "Give each its own name; an agent's is that of its folder. `vedette agent new NAME"
         " --like X` copies and renames in one go.",
     ),
+    "tool-changed": ErrorExplanation(
+        "A server describes a tool otherwise than when it was declared; the tool is refused.",
+        "The server was updated, or somebody means harm: its texts, arguments or hints differ.",
+        "Look at the difference with `vedette tool add --again`, and take it or leave it.",
+    ),
     "not-boxed": ErrorExplanation(
-        "The settings require that all agents' code runs in a box, and some of it would not.",
+        "The settings require that all agents' code runs in a box, or an agent was imported, which"
+        " always does; and some of it would not.",
         "The kernel has no Landlock or an old one, or [isolation] switches workers or the box off.",
         "See what is open: `vedette status`. Mend that, or write require = false in [isolation]"
         " and trust the agents' code.",
@@ -286,6 +292,16 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A model was not asked, since the request may not be made; it cost nothing.",
         "It is longer than input_tokens_per_call, or would offer tools that are not declared.",
         "Raise that bound in agent.yaml, or have less come with the event; then redrive the run.",
+    ),
+    "not-recorded": ErrorExplanation(
+        "A model agent was to be tried out of the record, and nothing is recorded of the event.",
+        "The agent took no turn on it (a file, one that waits, another's event), or did nothing.",
+        "Ask its model, which costs: `vedette try AGENT EVENT --live`.",
+    ),
+    "stale-recording": ErrorExplanation(
+        "An event that was to be tried out of the record differs from the one on record.",
+        "Its file was edited, or another event has its source and id; the model answered that one.",
+        "Try the recorded event by its id, or ask the model: `vedette try AGENT EVENT --live`.",
     ),
     "bad-confidence": ErrorExplanation(
         "A judgement or a proposal does not say how sure it is; nothing of it was decided.",

@@ -62,6 +62,11 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
     if item["label"] and item["confidence_milli"] is not None:
         sure = item["confidence_milli"] / 1000
         lines.append(f"  judged    {safe_line(item['label'])}, confidence {sure:g}")
+    if opinion := item["opinion"]:
+        sure = opinion["confidence_milli"] / 1000
+        lines.append(f"  opinion   the judge says {safe_line(opinion['label'])}, {sure:g}")
+        for one in opinion["actions"]:
+            lines.append(f"      it would {safe_line(one['tool'])} {safe_json(one['arguments'])}")
     if item["why"]:
         lines.append(f"  why       {safe_line(item['why'])}")
     reasons = "; ".join(safe_line(reason) for reason in item["reasons"] or ())

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +204,22 @@ def time_formatter() -> Callable[[int], str]:
     ctx = click.get_current_context(silent=True)
     wants_utc = ctx is not None and bool(ctx.find_root().params.get("utc"))
     return utc_time if wants_utc else local_time
+
+
+_RECOVERIES = {
+    "denied": "denied", "refused": "refused", "contexts": "begun anew", "answers": "not taken",
+}  # fmt: skip
+
+
+def format_usage(usage: Mapping[str, Any]) -> str:
+    """Return, in words, what tried events used of a model; `usage` as `--json` prints it."""
+    turns, calls, cost = usage["turns"], usage["calls"], usage["cost_micros"]
+    tokens = (usage["input_tokens"], usage["output_tokens"])
+    counted = "tokens not counted" if None in tokens else f"{tokens[0]:,} + {tokens[1]:,} tokens"
+    money = "cost unknown" if cost is None else f"cost {cost / 1_000_000:.6f}"
+    found = (f"{n} {_RECOVERIES[kind]}" for kind, n in usage["recoveries"].items() if n)
+    recovered = ", ".join(found) or "none"
+    return (
+        f"{turns} turn{'s' * (turns != 1)}, {calls} call{'s' * (calls != 1)}, {counted}, {money}, "
+        f"recoveries: {recovered}"
+    )

@@ -16,7 +16,7 @@ from typing import Any
 from vedette.domain.display_text import INSIDE_HEADING, OUTSIDE_HEADING
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.event import DATA
-from vedette.interfaces.render.explain_text import safe_text
+from vedette.interfaces.render.explain_text import model_call_text, safe_text
 from vedette.ledger.history.action import format_quiet_time, format_tries
 
 TimeFormat = Callable[[int], str]
@@ -262,6 +262,11 @@ def _run(run: Mapping[str, Any], focus: str | None, format_time: TimeFormat) -> 
             for r in run["reads"]
         )
         yield _table("Memory that it asked to read", ("scope", "", "rule", "revision"), cells)
+    if run["model_calls"]:
+        calls = (
+            (str(call["turn"]), inert_html(model_call_text(call))) for call in run["model_calls"]
+        )
+        yield _table("Model", ("turn", ""), calls)
     for judgement in run["judgements"]:
         yield from _judgement(judgement, format_time)
     for action in run["actions"]:

@@ -163,6 +163,11 @@ def _run(run: Mapping[str, Any], focus: str | None) -> Iterator[StyledLine]:
         yield "text", f"  {safe_text(cite)}"
     if not run["memories"]:
         yield "dim", "  none cited"
+    if run["model_calls"]:
+        yield "head", "MODEL"
+    for call in run["model_calls"]:
+        style = "failed" if call["error"] else "text"
+        yield style, f"  turn {call['turn']}: {model_call_text(call)}"
     for judgement in run["judgements"]:
         yield from _judgement(judgement)
     for action in run["actions"]:
@@ -206,6 +211,22 @@ def _correction(correction: Mapping[str, Any]) -> Iterator[StyledLine]:
             yield "text", f"  {name}: {safe_text(correction[name])}"
 
 
+def model_call_text(call: Mapping[str, Any]) -> str:
+    """Return on one line how a turn's call of a model went."""
+    served = call["answered"] or call["asked"]
+    name = f" ({safe_text(served)})" if served else ""
+    parts = [f"{safe_text(call['model'])}{name}", f"{call['took'] / 1e6:.1f} s"]
+    counted = ((call["input"], "tokens in"), (call["output"], "out"))
+    parts += [f"{tokens:,} {how}" for tokens, how in counted if tokens is not None]
+    if call["finish"]:
+        parts.append(safe_text(call["finish"]))
+    if not call["calls"]:
+        parts.append("not asked")
+    if call["error"]:
+        parts.append(f"failed: {safe_text(call['error'])}")
+    return ", ".join(parts)
+
+
 def _judgement(judgement: Mapping[str, Any]) -> Iterator[StyledLine]:
     yield "head", f"JUDGEMENT turn {judgement['turn']}"
     yield "dim", f"  {_time_text(judgement['at'])}  entry {judgement['seq']}"
@@ -216,6 +237,8 @@ def _judgement(judgement: Mapping[str, Any]) -> Iterator[StyledLine]:
     if judgement["threshold_milli"] is not None:
         said += f", threshold {_milli_text(judgement['threshold_milli'])}"
     yield "text", said
+    if judgement["deferred"]:
+        yield "text", "  Not sure enough to settle it: the model takes the next turn."
     if judgement["erased"]:
         yield "text", "  What was drawn and proposed was erased."
         return

@@ -46,6 +46,8 @@ def report_text(report: Mapping[str, Any], format_time: TimeFormat = utc_time) -
         ),
         "BUDGETS",
         *_budgets(report["budgets"]),
+        "WHO SETTLED IT",
+        *_limit_lines([_wakeup(one) for one in report["wakeups"]], _MAX_SPENT, "nothing woke"),
         "RULES NEVER HIT",
         *_rules(report["rules"]),
         "QUESTIONS",
@@ -135,6 +137,20 @@ def _budgets(budgets: Mapping[str, Any]) -> Iterator[str]:
             f"{one['alerted']} alerts, {one['refused']} refusals"
         )
     yield from _limit_lines(lines, _MAX_SPENT, "nothing was spent")
+
+
+def _wakeup(one: Mapping[str, Any]) -> str:
+    line = (
+        f"{safe_text(one['agent'], 60)}: {one['runs']:,} runs, {one['at_no_cost']:,} at no cost, "
+        f"{one['by_model']:,} by its model, {one['by_people']:,} by people"
+    )
+    line += f", {one['dead']:,} dead letters" if one["dead"] else ""
+    if not one["model_calls"]:
+        return line
+    per = f" ({one['calls_per_useful']} for each)" if one["calls_per_useful"] else ""
+    line += f"; {one['model_calls']:,} calls for {one['useful']:,} actions done{per}"
+    line += f", {one['tokens']:,} tokens" if one["tokens"] else ""
+    return line + (f", {one['money_micros']:,} millionths" if one["money_micros"] else "")
 
 
 def _rules(rules: Mapping[str, Any]) -> Iterator[str]:

@@ -275,10 +275,23 @@ class JudgementEntry(EntryView, frozen=True):
     final = _Content[bool | None]("final")
 
     @property
+    def is_deferred(self) -> bool:
+        """Say whether a judge was not sure enough, and the next turn is a model's."""
+        return bool(self.get("what") == "deferred")
+
+    @property
     def label(self) -> str | None:
         """Return what it was judged; of an erased turn what the entry itself keeps of it."""
         label: str | None = self.content("label") or self.get("label")
         return label
+
+
+class SettlementEntry(EntryView, frozen=True):
+    """The view of `budget.settled`: what a turn spent, and how its call of a model went."""
+
+    turn = _Field[int]("turn")
+    failure = _Field[str | None]("what")
+    model_call = _Field[JsonObject | None]("model_call")
 
 
 class RecallEntry(EntryView, frozen=True):
@@ -335,6 +348,7 @@ _VIEWS: Mapping[str, type[EntryView]] = {
     "action.decided": DecisionEntry,
     "action.refused": WithdrawalEntry,
     "budget.refused": WithdrawalEntry,
+    "budget.settled": SettlementEntry,
     **dict.fromkeys(HOLD_ANSWERS, AnswerEntry),
     "hold.claimed": ClaimEntry,
     "hold.noted": NoteEntry,

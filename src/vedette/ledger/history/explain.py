@@ -6,7 +6,7 @@ proof covers; from the tables of present state comes only where things stand now
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vedette.domain.identity import Identity
@@ -21,6 +21,7 @@ from vedette.ledger.history.entry_view import (
     EntryView,
     JudgementEntry,
     RecallEntry,
+    SettlementEntry,
 )
 from vedette.ledger.history.reader import resolve, to_action_id
 from vedette.ledger.history.review import about_event, acceptance
@@ -96,6 +97,11 @@ def _run(record: StoreReader, run: Run, accepted: AcceptanceEntry | None) -> dic
         "match": {"agent": run.agent, "key": run.key, "position": run.position},
         "reads": [_recall(one) for one in history.of_type(RecallEntry)],
         "memories": history.memories,
+        "model_calls": [
+            _model_call(one, one.model_call)
+            for one in history.of_type(SettlementEntry)
+            if one.model_call is not None
+        ],
         "judgements": [_turn(turn, history, rows) for turn in turns]
         or [_quiet_judgement(one) for one in history.quiet_judgements],
         "actions": [
@@ -142,6 +148,18 @@ def _recall(one: RecallEntry) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _model_call(one: SettlementEntry, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a turn's call of a model went. What nobody told is null; `took` is in µs."""
+    tokens = told.get("tokens", {})
+    return {
+        "seq": one.seq, "at": one.at, "turn": one.turn, "model": told["model"],
+        "asked": told.get("asked"), "answered": told.get("answered"), "calls": told["calls"],
+        "input": tokens.get("input"), "output": tokens.get("output"),
+        "took": told.get("call_took", told["took"]), "finish": told.get("finish"),
+        "error": told.get("error") or one.failure,
+    }  # fmt: skip
+
+
 def _quiet_judgement(one: JudgementEntry) -> dict[str, Any]:
     """Return the judgement of an uneventful run: its one entry holds all there is."""
     return _judgement(one, turn=1, detail=None, final=True, proposals=[], erased=False)
@@ -179,6 +197,7 @@ def _judgement(
         "score_milli": one.score_milli,
         "threshold_milli": one.threshold_milli,
         "detail": detail,
+        "deferred": one.is_deferred,
         "final": final,
         "memories": one.memories or [],
         "proposals": proposals,

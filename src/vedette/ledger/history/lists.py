@@ -15,7 +15,7 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import ActionRow, Run, RunState
 from vedette.ledger.history.action import action_object, history_of, notes_object
-from vedette.ledger.history.entry_view import read_entry
+from vedette.ledger.history.entry_view import JudgementEntry, read_entry
 from vedette.ledger.history.review import about_event, event_of, shown_digest
 from vedette.ledger.history.run import read_run
 
@@ -109,7 +109,8 @@ def hold_item(record: StoreReader, row: ActionRow, now_us: int) -> dict[str, Any
     and an approval is for it.
     """
     entries = [read_entry(*entry) for entry in record.ledger.entries("action", row.id)]
-    history, turns = history_of(row.id, entries), read_run(record.ledger, row.run).turn(row.turn)
+    history, run = history_of(row.id, entries), read_run(record.ledger, row.run)
+    turns, opinion = run.turn(row.turn), run.opinion
     action = action_object(row, history, turns)
     last, claim = history.decision, history.claim_at(now_us)
     since = next((one.at for one in history.decisions if one.outcome == "hold"), None)
@@ -130,6 +131,7 @@ def hold_item(record: StoreReader, row: ActionRow, now_us: int) -> dict[str, Any
         "high_impact": action["high_impact"],
         "label": turns[0].label if turns else None,
         "confidence_milli": action["confidence_milli"],
+        "opinion": opinion and _opinion_object(opinion),
         "arguments": action["arguments"],
         "erased": action["erased"],
         "why": action["why"],
@@ -148,7 +150,22 @@ def hold_item(record: StoreReader, row: ActionRow, now_us: int) -> dict[str, Any
         "notes": notes_object(history),
     }
     turn = turns[-1] if turns else None
-    return {**item, "shown_digest": shown_digest(accepted, turn, row, item, history)}
+    shown = shown_digest(accepted, turn, row, item, history, opinion)
+    return {**item, "shown_digest": shown}
+
+
+def _opinion_object(opinion: JudgementEntry) -> dict[str, Any]:
+    """Return what a judge that deferred would do: its label, how sure, its tools and arguments.
+
+    An argument is its value, or what it points at ("ref").
+    """
+    return {
+        "label": opinion.label,
+        "confidence_milli": opinion.confidence_milli,
+        "actions": [
+            {"tool": one["tool"], "arguments": one["args"]} for one in opinion.proposals or ()
+        ],
+    }
 
 
 def status(record: StoreReader, now_us: int) -> dict[str, Any]:

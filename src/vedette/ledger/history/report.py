@@ -20,6 +20,7 @@ from vedette.ledger.history.observe_mode import ObserveModeCounts
 from vedette.ledger.history.review import about_run
 from vedette.ledger.history.sample import Sample
 from vedette.ledger.history.time_window import find_window, parse_fields
+from vedette.ledger.history.wakeups import WakeupCounts
 
 REPORT = "vedette.report/1"
 SAMPLED = 20
@@ -47,7 +48,7 @@ def report(
     seed = seed or f"{fleet} {iso(instant_before(until_us, 1))[:10]}"
     tally = ReportCounts(Sample(seed, SAMPLED), record.runs.action)
     would = ObserveModeCounts(part.first, record.ledger.entry)
-    answered = AnswerTimes(record.ledger.entries)
+    answered, wakeups = AnswerTimes(record.ledger.entries), WakeupCounts()
     for seq, raw, _, data in part.walk(record.ledger):
         if _ACCEPTED in raw:
             tally.events += 1
@@ -58,6 +59,7 @@ def report(
             if entry.kind != "event.accepted":
                 tally.add_entry(entry)
             would.add_entry(entry)
+            wakeups.add_entry(entry)
             answered.add_entry(entry)
         except (ValueError, KeyError):
             # No entry, or no body. What stands and what does not is for `verify` to say.
@@ -74,6 +76,7 @@ def report(
         "changed": [*tally.changes, *release_changes(record.ledger, since_us, until_us)],
         "exceptions": tally.exceptions(),
         "budgets": tally.budgets(),
+        "wakeups": wakeups.to_json(),
         "rules": rule_hits(record, bundle, tally.rules),
         "questions": tally.questions(),
         "answered": answered.to_json(),

@@ -82,12 +82,14 @@ def shown_digest(
     row: ActionRow,
     item: Mapping[str, Any],
     history: ActionHistory,
+    opinion: JudgementEntry | None = None,
 ) -> str:
     """Return the digest (SHA-256, hexadecimal) of all that the record shows people of a hold.
 
     `item` is what is shown of it: display, arguments with their origins, rule, what it waits for
     and whether its effect may have happened. `history` is that of its action: one that is open
-    again after an approval is another than before, however alike it looks.
+    again after an approval is another than before, however alike it looks. `opinion` is the turn of
+    a judge that deferred to a model.
     """
     approvals = sum(answer.answer == "approved" for answer in history.answers)
     arguments = [
@@ -100,6 +102,7 @@ def shown_digest(
         "event": _body(accepted),
         "display": item["about"].get("display"),
         "turn": _body(turn),
+        **({} if opinion is None else {"opinion": _body(opinion)}),
         "arguments": None if item["erased"] else arguments,
         # But the one that stands: whoever takes that back was shown the same hold.
         "approved": approvals - (row.hold == "approved"),

@@ -56,6 +56,11 @@ class RunHistory(Struct, frozen=True):
         return [one for one in self.turns if one.turn == number]
 
     @property
+    def opinion(self) -> JudgementEntry | None:
+        """Return the turn of a judge that deferred to a model; None if none did."""
+        return next((one for one in self.turns if one.is_deferred), None)
+
+    @property
     def quiet_judgements(self) -> list[JudgementEntry]:
         """Return the judgement of an uneventful run, which is told by its end alone."""
         return [one for one in self.of_type(JudgementEntry) if one.get("label") is not None]

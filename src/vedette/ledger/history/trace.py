@@ -18,6 +18,17 @@ from vedette.domain.effect import span_id, trace_id
 from vedette.domain.entry import HOLD_ANSWERS
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}\Z")
+# The names that the semantic conventions for generative AI have for providers that [models] and
+# LiteLLM call otherwise.
+_PROVIDERS = {
+    "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "gemini": "gcp.gemini",
+    "mistral": "mistral_ai", "vertex": "gcp.vertex_ai", "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai", "xai": "x_ai",
+}  # fmt: skip
+_TOKENS = {
+    "input": "input_tokens", "output": "output_tokens", "cache_read": "cache_read.input_tokens",
+    "cache_creation": "cache_creation.input_tokens", "reasoning": "reasoning.output_tokens",
+}  # fmt: skip
 _EFFECT_ENDS = ("effect.done", "effect.failed", "effect.unknown", "effect.cancelled")
 RUN_ENDS = ("run.closed", "run.dead", "run.dropped")
 
@@ -72,7 +83,18 @@ def spans(
     before = began
     intended: dict[str, int] = {}
     held: dict[str, int] = {}
+    calls = [entry for entry in entries if "model_call" in entry]
+    answered: set[int] = set()  # turns that the call of a model has told of
     for entry in entries:
+        if "model_call" in entry:
+            id = span_id(_entry_key(entry))
+            found += _reason_spans(trace, id, own, {**named, **_attributes(entry)}, entry)
+            calls.pop(0)
+            if not _turn_failure(entry):
+                answered.add(entry["turn"])
+        if entry["kind"] == "turn.reasoned" and entry.get("turn") in answered:
+            before = int(entry["at"])
+            continue
         step = _step(entry, before, intended, held)
         if step is not None:
             name, kind, start, failed = step
@@ -81,10 +103,66 @@ def spans(
                 # The id that the call itself carried in its traceparent.
                 id = span_id(str(entry.get("effect_key") or entry["action"]))
             at = int(entry["at"])
+            if entry["kind"] == "recall.decided" and calls and calls[0]["at"] == at:
+                # It was committed with its turn, and over when the model was asked.
+                at = min(at, calls[0]["model_call"]["began"])
+                start = min(start, at)
             attributes = {**named, **_attributes(entry)}
             found.append(Span(trace, id, own, name, kind, start, at, attributes, failed))
         before = int(entry["at"])
     return found
+
+
+def _reason_spans(
+    trace: str, id: str, parent: str, named: Mapping[str, Any], entry: Mapping[str, Any]
+) -> list[Span]:
+    """Return the spans of a turn that a model reasoned: the whole of it, and the model's calls.
+
+    Both end together, as what is made of an answer takes no time beside it; the model's span, which
+    stands for all calls of the turn, is as long as its client waited. None was made: it has none.
+    """
+    told, failure = entry["model_call"], _turn_failure(entry)
+    began, ended = told["began"], told["began"] + told["took"]
+    found = [Span(trace, id, parent, "reason", "internal", began, ended, named, failure)]
+    if told["calls"]:
+        model = told.get("asked") or told["model"]
+        attributes = {**named, **_model_attributes(told, model)}
+        start = ended - told.get("call_took", told["took"])
+        own, failed = span_id(f"{_entry_key(entry)} chat"), told.get("error")
+        found.append(
+            Span(trace, own, id, f"chat {model}", "client", start, ended, attributes, failed)
+        )
+    return found
+
+
+def _turn_failure(settled: Mapping[str, Any]) -> str | None:
+    """Return the code of why a turn came to nothing: its call failed, or what was made of that."""
+    code: str | None = settled["model_call"].get("error") or settled.get("what")
+    return code
+
+
+def _model_attributes(told: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the attributes of a model's span.
+
+    They are those of OpenTelemetry's semantic conventions for generative AI, of a client's
+    inference: https://github.com/open-telemetry/semantic-conventions-genai
+    """
+    provider = told.get("provider", "")
+    if provider == "litellm" and "/" in model:
+        provider = model.partition("/")[0]
+    found = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": model,
+        "gen_ai.response.model": told.get("answered"),
+        "gen_ai.response.finish_reasons": (told["finish"],) if "finish" in told else None,
+        "error.type": told.get("error"),
+        "vedette.model": told["model"],
+        "vedette.model_calls": told["calls"],
+    }
+    for kind, amount in told.get("tokens", {}).items():
+        found[f"gen_ai.usage.{_TOKENS[kind]}"] = amount
+    return {name: value for name, value in found.items() if value is not None and value != ""}
 
 
 def event_span_key(accepted: Mapping[str, Any]) -> str:

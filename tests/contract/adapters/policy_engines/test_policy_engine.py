@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, Re
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.domain.decision import Decision, parse_decision
+from vedette.domain.decision import Decision, parse_decision, request_decision
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
 from vedette.policy.golden_requests import golden_requests
@@ -60,6 +61,35 @@ def test_same_question_same_answer(make: Make) -> None:
         orjson.dumps(engine.decide(question), option=orjson.OPT_SORT_KEYS) for _ in range(50)
     }
     assert len(answers) == 1
+
+
+def test_what_a_person_is_to_decide_is_held_under_any_policy(make: Make) -> None:
+    """What no bar is in the way of; an approval of the very action answers it."""
+    engine = make(BUNDLE)
+    question = next(
+        one for _, one in golden_requests(mount(BUNDLE.files))
+        if request_decision(engine, one)[0].outcome == "permit"
+        and one["action"]["tool"] != "memory.read"
+    )  # fmt: skip
+    asked = copy.deepcopy(question)
+    asked["context"]["asks"] = "cascade.person"
+    decision, raw = request_decision(engine, asked)
+    assert decision == Decision("hold", "cascade.person", ("cascade.person",), "approval")
+    assert request_decision(engine, orjson.loads(raw))[0] == decision
+    approval = {"action_digest": asked["action"]["digest"], "by": "person:a"}
+    for changed, outcome in (
+        ({}, "permit"),
+        ({"action_digest": "b"}, "hold"),
+        ({"by": ""}, "hold"),
+    ):
+        until = {"until": asked["now"] + 1}
+        asked["context"]["approvals"] = [{**approval, **until, **changed}]
+        assert request_decision(engine, asked)[0].outcome == outcome
+    asked["context"]["approvals"] = [{**approval, "until": asked["now"]}]
+    assert request_decision(engine, asked)[0].outcome == "hold"
+    assert request_decision(engine, question)[0].outcome == "permit"
+    asked["context"]["asks"] = ["cascade.person"]
+    assert request_decision(engine, asked)[0].rule == "engine.question"
 
 
 def test_nothing_stays_from_one_question_to_the_next(make: Make) -> None:

@@ -33,7 +33,6 @@ from vedette.testing.scripted import Hang, RecordedPrompt, ScriptedModel, Script
 
 if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
-    from google.adk.tools.base_tool import BaseTool
 
 AGENT_YAML = """\
 version: 1
@@ -269,16 +268,13 @@ async def test_the_label_never_holds_the_models_words(folder: Path) -> None:
     assert thought.detail["text"] == "Anna Smith owes us 3 £"
 
 
-async def test_confidence_is_the_charters(folder: Path) -> None:
+async def test_a_model_says_nothing_of_how_sure_it_is(folder: Path) -> None:
+    """That is measured by whoever asked: no word of the model's or of the charter counts."""
     made, _ = reasoner(folder, [FILE])
-    assert (await made.reason(briefing())).confidence == 0.0, "nobody measured it"
-    for given in (0.4, "0.4"):
-        thought = await made.reason(briefing(charter={"model_confidence": given}))
-        assert thought.confidence == 0.4
-        assert thought.proposals[0].confidence == 0.4
-    for wrong in (1.5, "high", True, None):
-        with pytest.raises(BadFleet, match=r"model_confidence.*probability"):
-            await made.reason(briefing(charter={"model_confidence": wrong}))
+    for charter in ({}, {"model_confidence": 1}):
+        thought = await made.reason(briefing(charter=charter))
+        assert thought.confidence == 0.0
+        assert thought.proposals[0].confidence is None
 
 
 async def test_a_rewording_model_says_it_differently_each_time(folder: Path) -> None:
@@ -456,23 +452,66 @@ async def test_tools_that_come_later_are_refused_before_the_model_is_asked(
     assert script.prompts == []
 
 
-async def test_a_call_that_the_plugin_did_not_see_is_an_error(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The third lock: should ADK ever let a call pass the plugin, nothing of the turn is taken."""
-    from vedette.adapters.reasoners.adk.capture import Capture
+async def test_no_tool_of_adk_is_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(self: DeclaredTool, **rest: Any) -> Any:
+        raise AssertionError(f"{self.tool} was run")
 
-    honest = Capture.before_tool_callback
-
-    async def blind(self: Capture, *, tool: BaseTool, **rest: Any) -> dict[str, Any] | None:
-        if tool.name == "mail_send":
-            return None
-        return await honest(self, tool=tool, **rest)
-
-    monkeypatch.setattr(Capture, "before_tool_callback", blind)
+    monkeypatch.setattr(DeclaredTool, "run_async", run)
     made, _ = reasoner(folder, [[FILE, SEND]])
-    with pytest.raises(Permanent, match="not the same"):
+    assert [one.tool for one in (await made.reason(briefing())).proposals] == [FILE.tool, SEND.tool]
+
+
+async def test_each_turn_asks_what_adks_runner_would_ask_but_for_the_contents(folder: Path) -> None:
+    """Settings, planner, instruction, declarations, labels; whatever a model wrote into it."""
+    from google.adk.models.base_llm import BaseLlm
+    from google.adk.models.llm_request import LlmRequest
+    from google.adk.models.llm_response import LlmResponse
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    planner = "planner=BuiltInPlanner(thinking_config=types.ThinkingConfig(thinking_budget=7)),"
+    settings = "generate_content_config=types.GenerateContentConfig(temperature=0.5),"
+    file = folder / "agent.py"
+    text = file.read_text().replace("tools=", f"{settings} {planner} tools=")
+    file.write_text(
+        "from google.genai import types\n"
+        "from google.adk.planners.built_in_planner import BuiltInPlanner\n" + text
+    )
+    asked: list[dict[str, Any]] = []
+
+    class Noted(BaseLlm):
+        async def generate_content_async(
+            self, llm_request: LlmRequest, stream: bool = False
+        ) -> Any:
+            asked.append(llm_request.model_dump(mode="json", exclude={"contents"}))
+            llm_request.config.labels = {"left": "behind"}
+            assert llm_request.config.tools is not None
+            llm_request.config.tools.clear()
+            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="ok")]))
+
+    model = Noted(model="gemini-2.5-flash")
+    made = AdkReasoner({"sorter": folder}, model_for=lambda _: model)
+    for _ in range(2):
         await made.reason(briefing())
+    runner = InMemoryRunner(agent=made._agents["sorter"].agent)
+    await runner.run_debug("hello", quiet=True)
+    assert asked[0] == asked[1] == asked[2]
+    config = asked[0]["config"]
+    assert config["temperature"] == 0.5
+    assert config["thinking_config"]["thinking_budget"] == 7
+    assert len(config["tools"][0]["function_declarations"]) == 2
+
+
+async def test_a_static_instruction_takes_nothing_from_the_other_ones(folder: Path) -> None:
+    """ADK itself has the instruction said as if by the user then, in contents that are ours."""
+    file = folder / "agent.py"
+    more = "static_instruction='Be {brief}.', tools="
+    file.write_text(file.read_text().replace("tools=", more))
+    made, model = reasoner(folder, ["done"])
+    await made.reason(briefing())
+    said = model.prompts[0].instruction
+    assert said.startswith("Be {brief}.\n\nSort. Braces {stay} as they are.")
+    assert not any("Sort." in text for text in model.prompts[0].texts)
 
 
 # --- giving up --------------------------------------------------------------------------------

@@ -350,7 +350,8 @@ def test_where_models_are_asked_without_workers_is_said(
 
 class _Reasoner:
     def __init__(self, name: str, reasoner: str) -> None:
-        self.name, self.reasoner, self.tools = name, reasoner, dict[str, Any]()
+        self.name, self.tools = name, dict[str, Any]()
+        self.reasoner = self.last_reasoner = reasoner
 
 
 def test_an_old_kernel_is_refused_where_a_box_is_required(tmp_path: Path) -> None:

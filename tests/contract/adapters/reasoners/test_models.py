@@ -25,12 +25,12 @@ from vedette.adapters.reasoners.adk.model import AskedModel
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.app.doctor import check_models
 from vedette.config import secret_reference
-from vedette.config.models import ModelPlan, Provider
+from vedette.config.models import ModelPlan
 from vedette.config.settings import Settings
 from vedette.domain.base.errors import BadFleet, Permanent, Unavailable, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.model import Model
+from vedette.domain.model import Model, Provider
 from vedette.domain.model_turn import ModelAway
 from vedette.testing.toy_fleet import World, job, toy_fleet, wait_until
 
@@ -167,11 +167,12 @@ def asked(server: Server, key: Path, provider: Provider, timeout_s: float = 20) 
 
 
 def plan_of(server: Server, key: Path, provider: Provider, timeout_s: float = 20) -> ModelPlan:
-    model = Model("fast", timeout_us=int(timeout_s * 1_000_000))
-    base_url = server.url + ("/v1" if provider in ("openai", "litellm") else "")
     name = "openai/the-model" if provider == "litellm" else "the-model"
+    timeout_us = int(timeout_s * 1_000_000)
+    model = Model("fast", timeout_us=timeout_us, provider=provider, served_name=name)
+    base_url = server.url + ("/v1" if provider in ("openai", "litellm") else "")
     own_key = None if provider == "ollama" else str(key)
-    return ModelPlan(model, provider, name, base_url, key_file=own_key)
+    return ModelPlan(model, base_url, key_file=own_key)
 
 
 def reasoner(folder: Path, model: AskedModel) -> AdkReasoner:
@@ -305,7 +306,7 @@ async def test_no_variable_of_the_environment_names_another_server(
     elsewhere = "http://elsewhere.example"
     for name in ("GOOGLE_GEMINI", "GOOGLE_VERTEX", "ANTHROPIC", "OPENAI"):
         monkeypatch.setenv(f"{name}_BASE_URL", elsewhere)
-    plan = ModelPlan(Model("fast"), provider, "the-model", key_file=str(key))
+    plan = ModelPlan(Model("fast", provider=provider, served_name="the-model"), key_file=str(key))
     if provider == "vertex":
         plan = replace(plan, key_file=None, project="p", location="europe-west1")
         nobody: Any = AnonymousCredentials  # its __init__ has no types
@@ -322,7 +323,9 @@ async def test_litellm_is_refused_a_server_that_only_the_environment_names(
     key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_BASE", "http://elsewhere.example")
-    plan = ModelPlan(Model("fast"), "litellm", "openai/gpt-5.5", key_file=str(key))
+    plan = ModelPlan(
+        Model("fast", provider="litellm", served_name="openai/gpt-5.5"), key_file=str(key)
+    )
     with pytest.raises(BadFleet, match="OPENAI_API_BASE"):
         _ = AskedModel(plan).llm
 
@@ -330,7 +333,9 @@ async def test_litellm_is_refused_a_server_that_only_the_environment_names(
 async def test_a_prefix_that_litellm_does_not_know_is_said_at_the_start(
     key: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = ModelPlan(Model("fast"), "litellm", "nobody-serves-this", key_file=str(key))
+    plan = ModelPlan(
+        Model("fast", provider="litellm", served_name="nobody-serves-this"), key_file=str(key)
+    )
     with pytest.raises(BadFleet, match=r"knows no provider of 'nobody-serves-this'"):
         _ = AskedModel(plan).llm
     assert capsys.readouterr().out == ""
@@ -348,7 +353,10 @@ async def test_a_key_that_takes_its_time_holds_up_nobody_else(
         raise Unavailable("Secret Manager does not answer")
 
     monkeypatch.setattr(secret_reference, "_fetchers", [fetch])
-    plan = ModelPlan(Model("fast"), "gemini", "m", key_secret="projects/p/secrets/s/versions/1")
+    plan = ModelPlan(
+        Model("fast", provider="gemini", served_name="m"),
+        key_secret="projects/p/secrets/s/versions/1",
+    )
     made = reasoner(tmp_path, AskedModel(plan))
     turns = [asyncio.create_task(made.reason(BRIEFING)) for _ in range(4)]
     await asyncio.sleep(0)
@@ -428,7 +436,9 @@ async def test_no_key_is_printed_with_a_model(key: Path, provider: Provider) -> 
 async def test_a_key_that_is_not_there_is_said_at_the_start_and_waited_for_later(
     tmp_path: Path,
 ) -> None:
-    plan = ModelPlan(Model("fast"), "gemini", "m", key_file=str(tmp_path / "none"))
+    plan = ModelPlan(
+        Model("fast", provider="gemini", served_name="m"), key_file=str(tmp_path / "none")
+    )
     made = reasoner(tmp_path, AskedModel(plan))
     with pytest.raises(BadFleet, match=r"models\.fast"):
         made.require_model("fast")
@@ -475,7 +485,9 @@ async def test_a_fleet_asks_the_model_that_one_line_of_agent_yaml_names(
     (folder / "agent.py").unlink()
     text = (folder / "agent.yaml").read_text()
     (folder / "agent.yaml").write_text(text.replace("reasoner: adk", "model: fast"))
-    plan = ModelPlan(Model("fast"), "gemini", "the-model", server.url, key_file=str(key))
+    plan = ModelPlan(
+        Model("fast", provider="gemini", served_name="the-model"), server.url, key_file=str(key)
+    )
     fleet.models = {"fast": plan}
     server.answer = (503, {"error": {"code": 503, "status": "UNAVAILABLE", "message": "busy"}})
     event = job("e")

@@ -58,7 +58,6 @@ root_agent = LlmAgent(name="sorter", model="none", instruction="Sort.", tools=de
 WANTED = Proposal(
     "mail.file",
     {"message": Ref("/event/subject"), "folder": Ref("/charter/folders/invoice")},
-    confidence=0.9,
 )
 
 
@@ -169,7 +168,7 @@ def briefing() -> Briefing:
     )  # fmt: skip
     return Briefing(
         run="run_a", agent="sorter", key="1.M1", position=1, previous=0, turn=1,
-        event=event, charter={"folders": {"invoice": "Invoices"}, "model_confidence": 0.9},
+        event=event, charter={"folders": {"invoice": "Invoices"}},
         registry={"oncall": "desk@example.org"}, memories=(memory,),
     )  # fmt: skip
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 from tests.contract.adapters.reasoners.test_adk_reasoner import AGENT_PY, briefing, write
 from tests.gemini_server import KEY, model_server
@@ -19,7 +21,7 @@ from tests.workers import brief, crew, until
 from vedette.adapters.reasoners.adk.provider import find_access, find_entry_access, merge_access
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.environment import filter_environment
-from vedette.adapters.reasoners.workers.frames import BadFrame
+from vedette.adapters.reasoners.workers.frames import BadFrame, Frame
 from vedette.adapters.reasoners.workers.model_client import (
     ModelTurnSuperseded,
     ModelWorkerLost,
@@ -30,15 +32,16 @@ from vedette.adapters.reasoners.workers.plain_data import pack_plain
 from vedette.adapters.reasoners.workers.remote_error import pack_own_error, read_own_error
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.config.agent_folder import release_digest
-from vedette.config.models import ModelPlan, Provider
+from vedette.config.models import ModelPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary, VedetteError
 from vedette.domain.memory import Briefing
-from vedette.domain.model import Model
+from vedette.domain.model import Model, Provider
 from vedette.domain.model_turn import (
     UNCHARGED,
     BadModelAnswer,
     ModelAway,
+    ModelCallMetadata,
     ModelError,
     ModelFailed,
     ModelNotAsked,
@@ -89,7 +92,8 @@ async def test_a_turn_in_a_worker_is_the_turn_without_one(tmp_path: Path) -> Non
         )  # fmt: skip
         said, _ = await near.communicate()
         assert server.bodies[0] == server.bodies[1]
-    assert repr(far) == said.decode().strip()
+    took = re.compile(r"took_us=\d+")  # each by its own clock
+    assert took.sub("", repr(far)) == took.sub("", said.decode().strip())
     assert far.proposals[0].args["to"] == [Ref("/registry/oncall"), "x"]
     assert (far.final, far.model_calls, dict(far.spent)) == (
         False, 1, {"input_tokens": 7, "output_tokens": 2},
@@ -249,7 +253,9 @@ ENTRIES: list[tuple[Provider, str, str]] = [
 
 def entry(provider: Provider, served_name: str, url: str, key: Path, **more: Any) -> ModelPlan:
     named = None if provider == "ollama" else str(key)
-    return ModelPlan(Model("fast"), provider, served_name, url, key_file=named, **more)
+    return ModelPlan(
+        Model("fast", provider=provider, served_name=served_name), url, key_file=named, **more
+    )
 
 
 def file_mail(request: Request) -> Turn:
@@ -308,6 +314,43 @@ async def test_a_key_that_is_changed_is_taken_up_by_the_worker_that_runs(tmp_pat
             assert there.pid("sorter") == pid
 
 
+def told_as(text: str) -> ModelCallMetadata:
+    return ModelCallMetadata(1, text, text, text, text, {"reasoning": 1}, 9)
+
+
+async def test_a_worker_that_tells_the_key_is_not_believed(tmp_path: Path) -> None:
+    """Whatever is in a worker has the key of its entry: it is cut out of what is told of a call."""
+    key = tmp_path / "key"
+    key.write_text("sk-of-the-file")
+    folder = write(tmp_path, CODE)
+    lie = told_as("m-sk-of-the-file")
+    failed = BadModelAnswer("sk-of-the-file is what it said", ModelUse(1))
+    failed.metadata = lie
+    judgement = ReasonerJudgement("x", 0.5, model_calls=1, metadata=lie)
+    frames = (
+        (protocol.DONE, protocol.pack_model_judgement(judgement)),
+        (protocol.OWN_ERROR, (pack_own_error(failed), b"")),
+    )
+    with ModelServer(file_mail, keys=("sk-of-the-file",)) as server:
+        plan = entry("gemini", "gemini-3-pro-preview", server.url, key)
+        reach = find_entry_access(plan, {}, tmp_path).reach
+        with models(tmp_path, plans={"fast": plan}) as there:
+            told = await there.describe("sorter", folder)
+            spec = ModelWorkerSpec(str(folder), None, told, reach=reach, models=(plan,))
+            (await there.reasoner.prepare("sorter", spec))()
+            asked = replace(briefing(), model="fast")
+            await there.reasoner.reason(asked)
+            handle = there.reasoner._handles["sorter"]
+            for kind, (plain, blob) in frames:
+                turn = asyncio.create_task(there.reasoner.reason(asked))
+                await asyncio.sleep(0)
+                (call,) = handle.pending.values()
+                handle.on_answer(Frame(call.number, kind, plain, blob), call)
+                (found,) = await asyncio.gather(turn, return_exceptions=True)
+                assert isinstance(found, ReasonerJudgement | BadModelAnswer)
+                assert found.metadata == told_as("m-***")
+
+
 async def test_a_key_that_is_read_for_another_is_told_to_the_worker_that_runs(
     tmp_path: Path,
 ) -> None:
@@ -363,14 +406,18 @@ def test_an_entry_opens_the_way_to_its_own_server(
     addresses: set[tuple[str, int]],
 ) -> None:
     """Its key comes apart: of the environment's keys it is given none."""
-    plan = ModelPlan(Model("fast"), provider, served_name, key_env="ONE", **more)
+    plan = ModelPlan(
+        Model("fast", provider=provider, served_name=served_name), key_env="ONE", **more
+    )
     access = find_entry_access(plan, SECRETS, tmp_path)
     assert set(access.reach.addresses) == addresses
     assert access.environment.keys().isdisjoint(KEY_VARIABLES)
 
 
 def test_an_entry_of_vertex_opens_its_region_and_reads_its_account(tmp_path: Path) -> None:
-    plan = ModelPlan(Model("fast"), "vertex", "g", project="p", location="europe-west1")
+    plan = ModelPlan(
+        Model("fast", provider="vertex", served_name="g"), project="p", location="europe-west1"
+    )
     account = tmp_path / "account.json"
     account.touch()
     environ = {**SECRETS, "GOOGLE_APPLICATION_CREDENTIALS": str(account)}
@@ -381,13 +428,16 @@ def test_an_entry_of_vertex_opens_its_region_and_reads_its_account(tmp_path: Pat
 
 
 def test_an_agent_s_fallbacks_are_reached_too(tmp_path: Path) -> None:
-    plans = [ModelPlan(Model("a"), "openai", "o"), ModelPlan(Model("b"), "ollama", "q")]
+    plans = [
+        ModelPlan(Model("a", provider="openai", served_name="o")),
+        ModelPlan(Model("b", provider="ollama", served_name="q")),
+    ]
     merged = merge_access(find_entry_access(plan, SECRETS, tmp_path) for plan in plans)
     assert set(merged.reach.addresses) == {("api.openai.com", 443), ("127.0.0.1", 11434)}
 
 
 def test_litellm_is_not_sent_where_nobody_knows_the_way(tmp_path: Path) -> None:
-    plan = ModelPlan(Model("fast"), "litellm", "groq/llama", key_env="ONE")
+    plan = ModelPlan(Model("fast", provider="litellm", served_name="groq/llama"), key_env="ONE")
     with pytest.raises(BadFleet, match="not known where") as refused:
         find_entry_access(plan, {}, tmp_path)
     assert (refused.value.where, refused.value.mend) == (
@@ -470,7 +520,13 @@ def refused_with_what_was_said() -> RequestRefused:
     return made
 
 
+def with_metadata(error: ModelError) -> ModelError:
+    error.metadata = METADATA
+    return error
+
+
 SPENT = {"input_tokens": 7, "output_tokens": 2}
+METADATA = ModelCallMetadata(1, "gemini", "asked", "said-2.5", "stop", {"reasoning": 1}, 9)
 MODEL_ERRORS = [
     ModelAway("busy", "rate", ModelUse(1, SPENT), mend="wait", retry_after_us=5_000_000),
     ModelAway("not there", "missing"),
@@ -479,6 +535,8 @@ MODEL_ERRORS = [
     BadModelAnswer("huge", ModelUse(1, SPENT)),
     ModelNotAsked("too long", ModelUse()),
     refused_with_what_was_said(),
+    with_metadata(ModelAway("busy", "rate")),
+    with_metadata(BadModelAnswer("huge", ModelUse(1, SPENT))),
 ]
 
 
@@ -525,7 +583,9 @@ TURN = ModelTurn("m", "r", "first", "told \ud83d", (("/row", "d"),), "", '{"part
 
 
 def test_what_a_model_said_comes_as_it_was() -> None:
-    judgement = ReasonerJudgement("x", 0.5, model_calls=1, spent=SPENT, model_turn=TURN)
+    judgement = ReasonerJudgement(
+        "x", 0.5, model_calls=1, spent=SPENT, model_turn=TURN, metadata=METADATA
+    )
     assert protocol.read_model_judgement(*protocol.pack_model_judgement(judgement)) == judgement
 
 
@@ -606,7 +666,36 @@ def test_what_is_no_error_is_refused(plain: bytes) -> None:
     ],
 )
 def test_a_judgement_of_another_shape_is_refused(others: dict[str, object]) -> None:
+    told = {"metadata": to_builtins(METADATA)}
     plain, right = protocol.pack_model_judgement(ReasonerJudgement("x", 0.5, model_calls=1))
     assert protocol.read_model_judgement(plain, right).model_calls == 1
+    whole = {"final": True, "model_calls": 1, "spent": {}, "model_turn": None, **told}
+    assert protocol.read_model_judgement(plain, pack_plain(whole)).metadata == METADATA
     with pytest.raises(BadFrame):
-        protocol.read_model_judgement(plain, pack_plain(others))
+        protocol.read_model_judgement(plain, pack_plain({**others, **told}))
+
+
+@pytest.mark.parametrize(
+    "false",
+    [
+        {"calls": -1},
+        {"took_us": -1},
+        {"took_us": 1.5},
+        {"asked": "x" * 300},
+        {"answered": "x" * 300},
+        {"provider": "x" * 300},
+        {"tokens": {"secret": 1}},
+        {"tokens": {"reasoning": -1}},
+        {"more": 1},
+    ],
+)
+def test_what_else_is_told_of_a_call_is_of_its_kind_or_refused(false: dict[str, object]) -> None:
+    """Whatever its texts are is looked at by the engine."""
+    said = {**to_builtins(METADATA), **false}
+    judgement = ReasonerJudgement("x", 0.5, model_calls=1)
+    plain, _ = protocol.pack_model_judgement(judgement)
+    whole = {"final": True, "model_calls": 1, "spent": {}, "model_turn": None, "metadata": said}
+    with pytest.raises(BadFrame):
+        protocol.read_model_judgement(plain, pack_plain(whole))
+    with pytest.raises(BadFrame):
+        read_own_error(pack_plain([*AWAY, {"kind": "rate", "retry_after_us": 0}, [1, {}], said]))

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
-from vedette.domain.model_turn import BadModelAnswer, ModelFailed, ModelUse
+from vedette.domain.model_turn import (
+    CACHE_CREATION,
+    CACHE_READ,
+    NO_METADATA,
+    REASONING,
+    BadModelAnswer,
+    ModelCallMetadata,
+    ModelFailed,
+    ModelUse,
+)
 
 if TYPE_CHECKING:
     from google.adk.models.llm_response import LlmResponse
@@ -28,6 +37,7 @@ MAX_TOKENS = 1 << 26  # of one call; more than any model reads or writes
 _MAX_DEPTH = 32  # of an argument's lists and objects
 _MAX_BITS = 1024  # of a whole number
 _MAX_TEXT = 2000
+MAX_NAME = 256  # of a model, which an agent.py, or its provider, may give as it likes
 # What some provider takes back. Names of declared tools have less, made-up ones may have more.
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _ID = re.compile(r"[\x21-\x7e]{1,512}\Z")
@@ -42,6 +52,7 @@ class Answer(Struct):
 
     `content` is its JSON, `calls` are its calls as (function, arguments), `text` is what it said
     aloud. `fault` says why it is not taken, `trouble` why the provider gave none; "" if it is fine.
+    `metadata` is what the provider says of it beside.
     """
 
     content: str = '{"role":"model"}'
@@ -50,6 +61,7 @@ class Answer(Struct):
     fault: str = ""
     trouble: str = ""
     spent: dict[str, int] = field(default_factory=dict)
+    metadata: ModelCallMetadata = NO_METADATA
 
 
 def read_answer(
@@ -66,6 +78,7 @@ def read_answer(
             if spent.get(unit, 0) > most:
                 raise _Fault(f"was counted as using {spent[unit]} {unit}, of {most} at most")
         answer.spent = spent
+        answer.metadata = _read_metadata(response)
         if "MALFORMED" in f"{response.error_code} {response.finish_reason}":
             answer.fault = "answered with a malformed call"
         elif response.error_code or response.error_message:
@@ -131,6 +144,23 @@ def read_usage(
     if written is None:
         return {}
     return {INPUT_TOKENS: read, OUTPUT_TOKENS: written + (thoughts or 0)}
+
+
+def _read_metadata(response: LlmResponse) -> ModelCallMetadata:
+    """Return what a provider says beside an answer. What is of another type is left out."""
+    answered = response.model_version
+    reason = getattr(response.finish_reason, "name", None)
+    counted = (
+        (CACHE_READ, "cached_content_token_count"),
+        (CACHE_CREATION, "cache_creation_input_tokens"),  # set by ADK
+        (REASONING, "thoughts_token_count"),
+    )
+    parts = ((kind, getattr(response.usage_metadata, name, None)) for kind, name in counted)
+    return ModelCallMetadata(
+        answered=answered[:MAX_NAME] if isinstance(answered, str) else "",
+        finish_reason=reason.lower()[:MAX_NAME] if isinstance(reason, str) else "",
+        tokens={kind: n for kind, n in parts if type(n) is int and 0 < n <= MAX_TOKENS},
+    )
 
 
 class _Fault(Exception):

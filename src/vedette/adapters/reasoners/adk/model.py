@@ -146,12 +146,16 @@ def _build_gemini(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any
     from google.adk.models.google_llm import Gemini
     from google.genai import Client, types
 
+    # One for all of its clients, of which only ours is used: reading certificates takes long.
+    certificates = httpx.create_ssl_context()
     # Its own: else it takes aiohttp where another package has brought that, and behaves otherwise.
-    client_of_ours = httpx.AsyncClient(timeout=timeout_s)
+    client_of_ours = httpx.AsyncClient(timeout=timeout_s, verify=certificates)
     options = types.HttpOptions(
         base_url=_server(plan),
         timeout=int(timeout_s * 1000),
         httpx_async_client=client_of_ours,
+        client_args={"verify": certificates},
+        async_client_args={"ssl": certificates},
     )
     if plan.provider == "vertex":
         client = Client(
@@ -180,40 +184,9 @@ def _build_openai(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any
 
 
 def _build_litellm(plan: ModelPlan, key: str, timeout_s: float, clients: list[Any]) -> BaseLlm:
-    import litellm
-    from google.adk.models.lite_llm import LiteLlm
+    from vedette.adapters.reasoners.adk.litellm_model import build_litellm
 
-    # ADK imports it when it is first asked, which would hold up whoever else is asked meanwhile.
-    _ = litellm.acompletion
-    litellm.suppress_debug_info = True  # else it prints what went wrong
-    name, base_url = plan.served_name, _server(plan)
-    if plan.provider == "ollama":
-        name = f"ollama_chat/{name}"
-    else:
-        _check_prefix(plan)
-    given: dict[str, Any] = {"timeout": timeout_s, "num_retries": 0, "max_retries": 0}
-    if base_url:
-        given["api_base"] = base_url
-    # Never none, or it looks for one in the environment.
-    given["api_key"] = key or "none"
-    return LiteLlm(model=name, **given)
-
-
-def _check_prefix(plan: ModelPlan) -> None:
-    """Raise BadFleet if LiteLLM does not know whom to ask, or the environment would say whom."""
-    import litellm
-
-    try:
-        _, provider, _, _ = litellm.get_llm_provider(plan.served_name)
-    except litellm.exceptions.BadRequestError:
-        what = f"LiteLLM knows no provider of {plan.served_name!r}"
-        mend = 'write model = "PROVIDER/NAME", as its list of providers has it'
-        raise BadFleet(what, where=f"{plan.where}.model", mend=mend) from None
-    for end in ("API_BASE", "BASE_URL"):
-        variable = f"{provider}_{end}".upper()
-        if plan.base_url is None and variable in os.environ:
-            what = f"the environment names another server than the entry does ({variable})"
-            raise BadFleet(what, where=plan.where, mend="write base_url = here, or unset it")
+    return build_litellm(plan, key, _server(plan), timeout_s)
 
 
 _BUILDERS = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
+import openai.resources.responses  # noqa: F401 (what its client imports when it is first asked)
 from google.adk.integrations.openai import OpenAIResponsesLlm
 from google.adk.integrations.openai._openai_responses_llm import (
     _CallIdSanitizer,

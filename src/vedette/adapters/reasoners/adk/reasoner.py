@@ -1,9 +1,9 @@
 """The Reasoner port on ADK: one model turn of a folder's `root_agent` for each briefing.
 
-ADK is the turn engine and nothing more. Its session is empty; what the model is asked is composed
-out of our own record (`conversation`), in which the model's answers stand to the letter. The model
-is asked once; its calls become proposals and no tool runs. ADK itself is imported when a reasoner
-is made, so a fleet of judges never pays for it.
+ADK makes the agent's request (`model_request`) and its models ask the providers, and nothing more.
+What the model is told is composed out of our own record (`conversation`), in which its answers
+stand to the letter. It is asked once; its calls become proposals and no tool runs. ADK itself is
+imported when a reasoner is made, so a fleet of judges never pays for it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,30 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from vedette.adapters.reasoners.adk.answer import Answer, check_answer
+from vedette.adapters.reasoners.adk.answer import (
+    MAX_NAME,
+    MAX_TOKENS,
+    Answer,
+    check_answer,
+    read_answer,
+)
 from vedette.adapters.reasoners.adk.conversation import Prompt, compose_prompt, has_begun_anew
 from vedette.adapters.reasoners.adk.model import AskedModel
 from vedette.adapters.reasoners.adk.provider_errors import explain_failure, tell_error
-from vedette.adapters.reasoners.adk.wire import Speaker, describe_speaker
+from vedette.adapters.reasoners.adk.wire import Speaker, describe_speaker, name_provider
 from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
+from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import (
+    NO_METADATA,
     UNCHARGED,
     ModelAway,
+    ModelCallMetadata,
     ModelError,
     ModelFailed,
     ModelNotAsked,
@@ -46,19 +56,22 @@ if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
     from google.genai import types
 
-    from vedette.adapters.reasoners.adk.capture import Capture
+    from vedette.adapters.reasoners.adk.model_request import AgentRequest
     from vedette.adapters.reasoners.adk.tools import DeclaredTool
 
 # Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
 _NOT_DESCRIBED: Any = object()
 
-# A language model has no calibrated confidence: it is a constant, per agent in its charter, that
-# somebody measured. Until then a model is sure of nothing, and a person decides.
-CONFIDENCE_KEY = "model_confidence"
-CONFIDENCE = 0.0
+# A language model has no calibrated confidence. How sure its answer is, is for the engine to say:
+# by what people said of it (`vedette.engine.agreements`).
+_CONFIDENCE = 0.0
 
 _TEXT = 2000
-_USER = "engine"
+# Of a request, in bytes as JSON, where the agent's budget sets no limit: a third of them or a
+# quarter are tokens, and no model that calls tools reads less at once.
+WINDOW = 400_000
+# What a provider may add to a request of its own, in tokens; and a model to what it may write.
+_BESIDE = 4096
 
 
 class _LoadedAgent(Struct, frozen=True):
@@ -68,6 +81,40 @@ class _LoadedAgent(Struct, frozen=True):
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
     max_input: int | None = None
+    # What ADK asks for it, but for the contents, by the name of the model.
+    requests: dict[str, AgentRequest] = field(default_factory=dict)
+
+
+class Exchange(Struct):
+    """One turn as far as it came: what is asked, how many calls were made, what they answered."""
+
+    prompt: Prompt | None = None
+    calls: int = 0
+    took_us: int = 0
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def use(self) -> ModelUse:
+        """Return what was asked of the model, and what its provider had counted by then."""
+        spent = self.answers[0].spent if len(self.answers) == 1 else {}
+        return ModelUse(self.calls, spent)
+
+    def metadata(self, provider: str, asked: str, key: str | None) -> ModelCallMetadata:
+        """Return what is known of the turn's calls by now, made of a model under these names.
+
+        The name under which it answered is told if the key is known ("": it takes none) and is not
+        in it: a provider may repeat that.
+        """
+        said = self.answers[0].metadata if len(self.answers) == 1 else NO_METADATA
+        is_safe = key is not None and not (key and key in said.answered)
+        return replace(
+            said,
+            calls=self.calls,
+            provider=provider,
+            asked=asked[:MAX_NAME],
+            answered=said.answered if is_safe or said.answered == asked else "",
+            took_us=self.took_us,
+        )
 
 
 class AdkReasoner(StatelessReasoner):
@@ -154,103 +201,116 @@ class AdkReasoner(StatelessReasoner):
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Ask the model for one turn. Raises ModelError if there is no turn, with what it cost."""
-        from vedette.adapters.reasoners.adk.capture import Capture, ReadModel
-
         ready = self._agents.get(briefing.agent)
         if ready is None:
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
-        confidence = _confidence(briefing)
         asked = self._models.get(briefing.model)
         llm = ready.agent.canonical_model if asked is None else await asked.require()
         speaker = describe_speaker(llm, None if asked is None else asked.route)
-        capture = Capture(
-            frozenset(ready.by_function),
-            lambda room: compose_prompt(briefing, ready.by_name, speaker, room),
-            ready.max_input,
-        )
-        read = ReadModel(model=llm.model, asked=llm, capture=capture)
-        await self._run_turn(ready.agent.clone(update={"model": read}), briefing, capture, asked)
-        answer = check_answer(
-            briefing.agent, capture.answers, capture.model_calls, may_be_empty=_has_called(briefing)
-        )
-        if [(request.function, request.args) for request in capture.requests] != answer.calls:
-            raise Permanent("the model's calls and those that the plugin saw are not the same")
-        assert capture.prompt is not None
+        provider = name_provider(llm) if asked is None else asked.route["provider"]
+        named = (provider, llm.model, None if asked is None else asked.key)
+        exchange = Exchange()
+        try:
+            await self._ask(ready, llm, speaker, briefing, exchange, asked)
+            may_be_empty = _has_called(briefing)
+            answer = check_answer(
+                briefing.agent, exchange.answers, exchange.calls, may_be_empty=may_be_empty
+            )
+        except ModelError as error:
+            error.metadata = exchange.metadata(*named)
+            raise
+        assert exchange.prompt is not None
         proposals = tuple(
-            _to_proposal(ready, function, args, answer.text, confidence)
-            for function, args in answer.calls
+            _to_proposal(ready, function, args, answer.text) for function, args in answer.calls
         )
         return ReasonerJudgement(
             label=_label(ready, proposals),
-            confidence=confidence,
+            confidence=_CONFIDENCE,
             proposals=proposals,
             detail={"text": answer.text[:_TEXT], "tokens": answer.spent},
             final=not proposals,
-            model_calls=capture.model_calls,
+            model_calls=exchange.calls,
             spent=answer.spent,
-            model_turn=_record_turn(speaker, capture.prompt, answer),
+            model_turn=_record_turn(speaker, exchange.prompt, answer),
+            metadata=exchange.metadata(*named),
         )
 
-    async def _run_turn(
-        self, agent: LlmAgent, briefing: Briefing, capture: Capture, asked: AskedModel | None
+    async def _ask(
+        self,
+        ready: _LoadedAgent,
+        llm: BaseLlm,
+        speaker: Speaker,
+        briefing: Briefing,
+        exchange: Exchange,
+        asked: AskedModel | None,
     ) -> None:
-        """Run one turn on ADK's Runner, whose session holds nothing: `capture` says what is asked.
-
-        Raises ModelError if the model fails, or its provider refuses the request.
-        """
-        from google.adk.agents.run_config import RunConfig
-        from google.adk.apps import App
-        from google.adk.runners import Runner
-        from google.adk.sessions.in_memory_session_service import InMemorySessionService
-        from google.genai import types
-
-        sessions = InMemorySessionService()
-        await sessions.create_session(app_name=agent.name, user_id=_USER, session_id=briefing.run)
-        app = App(name=agent.name, root_agent=agent, plugins=[capture])
-        # The signal, not a cancellation: ADK then ends its own tasks and closes the model's call.
-        timeout = asyncio.Event()
+        """Ask ADK's model once. Raises ModelError if it fails, or its provider refuses."""
         timeout_s = self._timeout_s if asked is None else asked.timeout_s
-        timer = asyncio.get_running_loop().call_later(timeout_s, timeout.set)
+        deadline = asyncio.timeout(timeout_s)
         try:
-            async with Runner(app=app, session_service=sessions) as runner:
-                events = runner.run_async(
-                    user_id=_USER,
-                    session_id=briefing.run,
-                    new_message=types.Content(role="user", parts=[types.Part(text=briefing.run)]),
-                    run_config=RunConfig(max_llm_calls=1),
-                    abort_signal=timeout,
-                )
-                async with aclosing(events):
-                    async for _ in events:
-                        pass
+            async with deadline:
+                await _exchange_turn(ready, llm, speaker, briefing, exchange)
+                if deadline.expired():
+                    raise TimeoutError  # its client answered though it was cancelled
         except Exception as error:
-            failure = _explain_failure(error, briefing, capture, asked)
+            if deadline.expired():
+                what = f"the model of {ready.agent.name} did not answer within {timeout_s:g} s"
+                raise ModelAway(what, "timeout", exchange.use) from None
+            failure = _explain_failure(error, briefing, exchange, asked)
             if asked is not None and failure.code == "model-key":
                 asked.forget_key()
             # What a client says may repeat the key.
             raise failure from None
-        finally:
-            timer.cancel()
-        if timeout.is_set():
-            what = f"the model of {agent.name} did not answer within {timeout_s:g} s"
-            raise ModelAway(what, "timeout", _cost(capture))
+
+
+async def _exchange_turn(
+    ready: _LoadedAgent,
+    llm: BaseLlm,
+    speaker: Speaker,
+    briefing: Briefing,
+    exchange: Exchange,
+) -> None:
+    """Compose what is asked, ask it, and read the answer; `exchange` has how far that came."""
+    request = ready.requests.get(llm.model)
+    if request is None:
+        from vedette.adapters.reasoners.adk.model_request import make_request
+
+        request = await make_request(ready.agent, llm.model, ready.by_function)
+        ready.requests[llm.model] = request
+    limit = ready.max_input
+    room = (WINDOW if limit is None else limit) - request.size
+    prompt = exchange.prompt = compose_prompt(briefing, ready.by_name, speaker, room)
+    size = request.size + prompt.size
+    if limit is not None and size > limit:
+        raise Permanent(f"what it would be asked may come to {size} tokens, its budget has {limit}")
+    most = request.max_output
+    most_written = MAX_TOKENS if most is None else 2 * most + _BESIDE
+    asking = request.put(prompt.contents)
+    exchange.calls, began_s = 1, machine.monotonic_s()
+    try:
+        async with aclosing(llm.generate_content_async(asking)) as responses:
+            async for response in responses:
+                if not response.partial:
+                    exchange.answers.append(read_answer(response, 2 * size + _BESIDE, most_written))
+    finally:
+        exchange.took_us = int((machine.monotonic_s() - began_s) * 1_000_000)
 
 
 def _explain_failure(
-    error: Exception, briefing: Briefing, capture: Capture, asked: AskedModel | None
+    error: Exception, briefing: Briefing, exchange: Exchange, asked: AskedModel | None
 ) -> ModelError:
     """Return what the line is told of a failure of ADK, of a provider's client, or of our own."""
     called, key = (f"of {briefing.agent}", "") if asked is None else (asked.name, asked.key)
-    if capture.refusal:
-        return ModelNotAsked(f"{briefing.agent}: {capture.refusal}", UNCHARGED)
-    if not capture.model_calls:
+    if not exchange.calls:
+        if isinstance(error, Permanent):
+            return ModelNotAsked(f"{briefing.agent}: {error.what}", UNCHARGED)
         what = f"the model {called} could not be asked: {type(error).__name__}"
         return ModelFailed(what, UNCHARGED)
-    if capture.answers:
+    if exchange.answers:
         what = f"the model {called} failed after it had answered: {type(error).__name__}"
-        return ModelFailed(what, _cost(capture))
-    failure = explain_failure(error, called, capture.model_calls, key=key)
-    gives_back = capture.prompt is not None and capture.prompt.gives_back
+        return ModelFailed(what, exchange.use)
+    failure = explain_failure(error, called, exchange.calls, key=key)
+    gives_back = exchange.prompt is not None and exchange.prompt.gives_back
     if type(error) in (ValueError, TypeError) and (gives_back or briefing.anew):
         # A client says so before it sends what its provider has no place for.
         what = f"the client of the model {called} refused a request: {tell_error(error, key)}"
@@ -258,12 +318,6 @@ def _explain_failure(
     if isinstance(failure, RequestRefused):
         failure.may_begin_anew = gives_back and not (briefing.anew or has_begun_anew(briefing))
     return failure
-
-
-def _cost(capture: Capture) -> ModelUse:
-    """Return what was asked of the model, and what its provider had counted by then."""
-    spent = capture.answers[0].spent if len(capture.answers) == 1 else {}
-    return ModelUse(capture.model_calls, spent)
 
 
 # --- loading ----------------------------------------------------------------------------------
@@ -296,11 +350,17 @@ def _load(
         if release is not None:
             require_release(folder, release)  # what was read just now is of these files
         checked = read_root_agent(description, folder, by_function)
-    changes: dict[str, Any] = {}
-    for key in ("instruction", "global_instruction"):
-        # ADK replaces {words} in a text by session state, of which there is none; not in a
-        # function's answer.
-        if text := getattr(checked, key):
+    # Beside a static instruction ADK has the other said as if by the user, for that may change by
+    # session state. There is none: both are the system's, and their contents are our own.
+    texts = (checked.static_instruction, checked.instruction)
+    given = {
+        "instruction": "\n\n".join(str(text) for text in texts if text),
+        "global_instruction": checked.global_instruction,
+    }
+    changes: dict[str, Any] = {"static_instruction": None}
+    for key, text in given.items():
+        # ADK replaces {words} in a text by session state too; not in a function's answer.
+        if text:
             changes[key] = lambda _context, text=text: text
     if model_for is not None:
         changes["model"] = model_for(name)
@@ -341,8 +401,8 @@ def _limit_output(
 def import_adk() -> None:
     """Import what a turn needs, so that no event waits for it, and spare ADK a vain search.
 
-    Without a2a-sdk, ADK 2.13 imports `remote_a2a_agent` anew on every turn, always in vain
-    (measured: 22 ms of a turn's CPU against 5). None in sys.modules is Python's own way to say
+    Without a2a-sdk, ADK 2.13 imports `remote_a2a_agent` anew on every run of its Runner, always in
+    vain (measured: 15 ms of CPU). None in sys.modules is Python's own way to say
     that a module is not there. Where a2a-sdk is installed, nothing is done.
     """
     # It logs each failure with its whole trace and the provider's words, which may repeat a key.
@@ -377,13 +437,13 @@ def _record_turn(speaker: Speaker, prompt: Prompt, answer: Answer) -> ModelTurn:
 
 
 def _to_proposal(
-    ready: _LoadedAgent, function: str, args: Mapping[str, Any], text: str, confidence: float
+    ready: _LoadedAgent, function: str, args: Mapping[str, Any], text: str
 ) -> Proposal:
     """Return a call as a proposal; a made-up tool keeps its name, for the line to refuse."""
     tool = ready.by_function.get(function)
     if tool is None:
-        return Proposal(function[:100], dict(args), text[:_TEXT], confidence)
-    return Proposal(tool.tool, tool.read_args(args), text[:_TEXT], confidence)
+        return Proposal(function[:100], dict(args), text[:_TEXT])
+    return Proposal(tool.tool, tool.read_args(args), text[:_TEXT])
 
 
 def _label(ready: _LoadedAgent, proposals: Sequence[Proposal]) -> str:
@@ -392,16 +452,3 @@ def _label(ready: _LoadedAgent, proposals: Sequence[Proposal]) -> str:
         return "no action"
     names = (p.tool if p.tool in ready.by_name else "undeclared tool" for p in proposals)
     return ", ".join(dict.fromkeys(names))
-
-
-def _confidence(briefing: Briefing) -> float:
-    """Return what the charter says of its model. Raises BadFleet if that is no probability."""
-    given = briefing.charter.get(CONFIDENCE_KEY, CONFIDENCE)
-    try:
-        value = -1.0 if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError):
-        value = -1.0
-    if not 0 <= value <= 1:
-        where = f"{briefing.agent}/agent.yaml: charter.{CONFIDENCE_KEY}"
-        raise BadFleet(f"{given!r} is no probability", where=where, mend="write 0 to 1")
-    return value

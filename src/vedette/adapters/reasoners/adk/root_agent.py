@@ -19,16 +19,11 @@ from vedette.adapters.reasoners.adk.tools import DeclaredTool, check_root_agent,
 from vedette.config.agent_loader import load_module, require_release
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.safe_text import escape_text
+from vedette.domain.model import SETTINGS
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
 
-# Of how an answer is made, what cannot lead a request, or what stands in it, anywhere else.
-_SETTINGS = frozenset(
-    {"temperature", "top_p", "top_k", "max_output_tokens", "stop_sequences", "response_logprobs",
-     "logprobs", "presence_penalty", "frequency_penalty", "seed", "response_mime_type",
-     "safety_settings", "labels", "media_resolution", "thinking_config", "service_tier"}
-)  # fmt: skip
 _MAX_CHARS = 200  # of the names that a description gives to what nobody knows
 
 
@@ -144,10 +139,10 @@ def _validate(description: object, folder: Path) -> _RootAgentFields:
         raise BadFleet(
             what, where=where, mend="name a model; where it is, is the operator's to say"
         )
-    unknown = sorted(set(read.settings or ()) - _SETTINGS)
+    unknown = sorted(set(read.settings or ()) - SETTINGS)
     if unknown:
         what = f"root_agent sets {_one_line(', '.join(unknown))} in generate_content_config"
-        mend = f"leave it out; an agent may set {', '.join(sorted(_SETTINGS))}"
+        mend = f"leave it out; an agent may set {', '.join(sorted(SETTINGS))}"
         raise BadFleet(what, where=where, mend=mend)
     return read
 

@@ -147,7 +147,7 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
                     [document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")]
                 )
         raise_first_error(tool_schema_problems(tool, document, ("tools", index)))
-        made = DeclaredTool(tool, summaries.get(tool.function or "", ""))
+        made = DeclaredTool(tool, tool.description or summaries.get(tool.function or "", ""))
         twin = found.get(made.name)
         if twin is not None:
             what = f"{tool.name!r} and {twin.tool!r} are both {made.name!r} in ADK"
@@ -255,8 +255,8 @@ def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredToo
     """Raise BadFleet if ADK's root_agent could do more than propose what agent.yaml declares.
 
     Sub-agents, callbacks, code executors, output schemas (ADK adds a tool for them), built-in
-    tools, toolsets and plain functions all act, or offer the model something, without passing
-    the plugin. Whatever ADK adds in later versions is refused too: a field must be known here.
+    tools, toolsets and plain functions all act, or offer the model something that nobody declared.
+    Whatever ADK adds in later versions is refused too: a field must be known here.
     """
     from google.adk.agents.llm_agent import LlmAgent
     from google.adk.planners.built_in_planner import BuiltInPlanner

@@ -61,6 +61,21 @@ def describe_speaker(llm: BaseLlm, entry: Mapping[str, str] | None = None) -> Sp
     return Speaker(llm.model, route, "gemini" in known, "claude" in known or "anthropic" in known)
 
 
+# By the classes of ADK, of which a model without an entry of [models] is one.
+_PROVIDERS = {
+    "Gemini": "gemini", "Claude": "vertex", "AnthropicLlm": "anthropic",
+    "OpenAIResponsesLlm": "openai", "LiteLlm": "litellm",
+}  # fmt: skip
+
+
+def name_provider(llm: BaseLlm) -> str:
+    """Return whose interface ADK's model object asks, in the words of [models]; "": not known."""
+    names = (kind.__name__ for kind in type(llm).__mro__)
+    found = next((_PROVIDERS[name] for name in names if name in _PROVIDERS), "")
+    is_vertex = os.environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("1", "true")
+    return "vertex" if found == "gemini" and is_vertex else found
+
+
 def _clean_url(text: str) -> str:
     """Return an address without what may be a secret in it: user, query."""
     if "://" not in text:

@@ -22,7 +22,9 @@ _VERSION = 1
 _BENEATH, _PORT = 1, 2
 _SET_NO_NEW_PRIVS = 38
 
-_WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << at for at in range(1, 6))
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (
+    1 << at for at in range(6)
+)
 _MAKE_DIR, _MAKE_REG = 1 << 7, 1 << 8
 _ABI_1_RIGHTS = (1 << 13) - 1  # all that ABI 1 knows
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
@@ -32,7 +34,7 @@ _ABSTRACT, _SIGNAL = 1, 2
 _READ = _READ_FILE | _READ_DIR
 # No links by name, pipes, sockets or devices: somebody else might follow or open them.
 _WRITE = _READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
-_FILE_RIGHTS = _WRITE_FILE | _READ_FILE | _TRUNCATE
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 
 # The ABI from which on each of these is limited.
 FILES, MOVES, PORTS, SIGNALS = 1, 2, 4, 6
@@ -66,10 +68,17 @@ def abi() -> int:
 
 
 def apply_landlock(
-    abi_version: int, read: Sequence[str], write: Sequence[str], ports: Sequence[int] = ()
+    abi_version: int,
+    read: Sequence[str],
+    write: Sequence[str],
+    ports: Sequence[int] = (),
+    *,
+    programs: bool = False,
 ) -> None:
     """Have Landlock refuse all files but below `read` and `write`, and all TCP but to `ports`.
 
+    With `programs` what may be read may be executed, and no file that may be written: which an
+    interpreter that may be executed does not ask.
     `abi_version` is the kernel's ABI, at least 1. A path that is not there is left out. Raises
     OSError; then nothing was given up.
     """
@@ -88,7 +97,7 @@ def apply_landlock(
     ruleset = _syscall(_CREATE, ctypes.byref(rules), size, 0)
     try:
         for path in read:
-            _allow(ruleset, path, _READ & files)
+            _allow(ruleset, path, (_READ | (_EXECUTE if programs else 0)) & files)
         for path in write:
             _allow(ruleset, path, (_WRITE | _TRUNCATE) & files)
         if abi_version >= PORTS:

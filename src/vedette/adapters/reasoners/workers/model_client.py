@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.async_handle import AsyncHandle
@@ -27,6 +28,7 @@ from vedette.domain.model_turn import (
     UNCHARGED,
     BadModelAnswer,
     ModelAway,
+    ModelCallMetadata,
     ModelError,
     ModelFailed,
     ModelUse,
@@ -330,7 +332,9 @@ class _ModelHandle(AsyncHandle):
             elif frame.kind != protocol.DONE:
                 raise BadFrame("of another kind than was asked for")
             elif call.kind == protocol.REASON:
-                call.resolve(protocol.read_model_judgement(frame.plain, frame.blob))
+                judgement = protocol.read_model_judgement(frame.plain, frame.blob)
+                told = self._cut_keys_told(judgement.metadata)
+                call.resolve(replace(judgement, metadata=told))
             else:
                 call.resolve(None)
         except BadFrame as error:
@@ -342,7 +346,13 @@ class _ModelHandle(AsyncHandle):
         for name in ("what", "where", "mend"):
             setattr(error, name, self._cut_keys(getattr(error, name)))
         error.args = tuple(self._cut_keys(text) for text in error.args)
+        if isinstance(error, ModelError):
+            error.metadata = self._cut_keys_told(error.metadata)
         return error
+
+    def _cut_keys_told(self, told: ModelCallMetadata) -> ModelCallMetadata:
+        names = ("provider", "asked", "answered", "finish_reason")
+        return replace(told, **{name: self._cut_keys(getattr(told, name)) for name in names})
 
     def _cut_keys(self, text: Any) -> Any:
         given = self._spec.environment.items()

@@ -147,6 +147,7 @@ class _ModelWorker(AsyncWorker):
 
     async def _reason(self, number: int, plain: bytes) -> None:
         _call.set(number)
+        self._progress.begin(number)  # the task's first step, which nobody knew to be this call's
         self._progress.begin_call(number)
         try:
             if self._error is not None:

@@ -336,14 +336,22 @@ class UseFields(Struct, array_like=True, forbid_unknown_fields=True):
     spent: _Spent
 
 
-# The fields of a judgement that no judge sets: they go as they are.
+# The fields of a judgement that no judge sets: they go as they are. What the engine alone says of
+# one no worker can send.
 _BOUNDED = {"model_calls": _Calls, "spent": _Spent}
 _ModelFields = defstruct(
     "_ModelFields",
     [
         (one.name, _BOUNDED.get(one.name, one.type))
         for one in structs.fields(ReasonerJudgement)
-        if one.name not in {*_JudgementFields.__struct_fields__, "checkpoint", "needs_state"}
+        if one.name
+        not in {
+            *_JudgementFields.__struct_fields__,
+            "checkpoint",
+            "needs_state",
+            "deferred",
+            "asks",
+        }
     ],
     forbid_unknown_fields=True,
 )

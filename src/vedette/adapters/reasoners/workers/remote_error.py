@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.frames import BadFrame
@@ -20,6 +20,7 @@ from vedette.domain.model import FailureKind
 from vedette.domain.model_turn import (
     BadModelAnswer,
     ModelAway,
+    ModelCallMetadata,
     ModelError,
     ModelFailed,
     ModelNotAsked,
@@ -71,6 +72,7 @@ class _ErrorFields(Struct, array_like=True, forbid_unknown_fields=True):
     mend: _Text | None
     others: Annotated[dict[_Text, bool | int | float | _Text | None], Meta(max_length=_MAX_FIELDS)]
     use: protocol.UseFields | None = None
+    metadata: ModelCallMetadata | None = None
 
 
 class _AwayFields(Struct):
@@ -95,10 +97,13 @@ def pack_own_error(error: VedetteError) -> bytes:
         if name not in _NAMED and isinstance(value, bool | int | float | str | None)
     }
     classes = [one.__name__ for one in type(error).__mro__ if issubclass(one, VedetteError)]
-    use = [error.use.calls, dict(error.use.spent)] if isinstance(error, ModelError) else None
+    use = metadata = None
+    if isinstance(error, ModelError):
+        use = [error.use.calls, dict(error.use.spent)]
+        metadata = to_builtins(error.metadata) if error.metadata.calls else None
     texts = (error.what, error.where, error.mend)
     what, where, mend = (text if text is None else text[:_MAX_CHARS] for text in texts)
-    return pack_plain([classes, what, where, mend, others, use])
+    return pack_plain([classes, what, where, mend, others, use, metadata])
 
 
 def read_own_error(plain: bytes) -> VedetteError:
@@ -114,7 +119,10 @@ def read_own_error(plain: bytes) -> VedetteError:
     known = {one.__name__: one for base in (Permanent, Temporary) for one in _walk_classes(base)}
     kind = next((known[name] for name in found.classes if name in known), Permanent)
     if issubclass(kind, ModelError):
-        return _build_model_error(kind, found)
+        failure_of_model = _build_model_error(kind, found)
+        if found.metadata is not None:
+            failure_of_model.metadata = found.metadata
+        return failure_of_model
     # Each class has a construction of its own; all of it is in the fields.
     error = kind.__new__(kind)
     VedetteError.__init__(error, found.what, where=found.where, mend=found.mend)

@@ -41,19 +41,24 @@ _RETRY = (
     "none of its code has run: see what the engine's standard error tells of it, and do it again"
 )
 
-# Returns the root_agent of (folder, release) as plain data; raises BadFleet.
-DescribeFolder = Callable[[Path, str | None], dict[str, Any]]
+# Returns the root_agent of (folder, release, source) as plain data; raises BadFleet.
+DescribeFolder = Callable[[Path, str | None, str | None], dict[str, Any]]
 
 
 async def describe_in_worker(
-    pool: Pool[WorkerHandle], agent: str, folder: Path, release: str | None
+    pool: Pool[WorkerHandle],
+    agent: str,
+    folder: Path,
+    release: str | None,
+    source: str | None = None,
 ) -> dict[str, Any]:
     """Return an agent's root_agent as its worker describes it: plain data, not to be trusted.
 
-    `release` is the digest that the folder's files must have; None reads what lies there. Raises
+    `release` is the digest that the folder's files must have; None reads what lies there. With
+    `source`, a folder within it, the root_agent is a foreign one, which that folder holds. Raises
     BadFleet with what is wrong with the agent's code, also where that ended its worker.
     """
-    handle = _RootAgentHandle(pool, agent, folder, release)
+    handle = _RootAgentHandle(pool, agent, folder, release, source)
     where = _code_location(agent, None)
     try:
         answer = await handle.describe()
@@ -87,11 +92,16 @@ class _RootAgentHandle(WorkerHandle):
     kind = "description"
 
     def __init__(
-        self, pool: Pool[WorkerHandle], agent: str, folder: Path, release: str | None
+        self,
+        pool: Pool[WorkerHandle],
+        agent: str,
+        folder: Path,
+        release: str | None,
+        source: str | None,
     ) -> None:
         super().__init__(pool, agent, START_S, _MEMORY)
         self._folder = folder
-        self._release = release
+        self._target = (str(folder), release, source)
 
     async def describe(self) -> Any:
         number = self.next_number()
@@ -100,7 +110,7 @@ class _RootAgentHandle(WorkerHandle):
         return await call.future
 
     def make_message(self) -> bytes:
-        return pack_frame(0, protocol.MAKE, protocol.pack((str(self._folder), self._release)))
+        return pack_frame(0, protocol.MAKE, protocol.pack(self._target))
 
     def sandbox_reach(self) -> dict[str, Any]:
         return {"read": (str(self._folder.resolve()),)}
@@ -133,7 +143,7 @@ def serve_root_agent(
     connection: socket.socket, progress: ProgressRecord, describe: DescribeFolder
 ) -> None:
     """Describe one agent's root_agent in its worker, until the engine hangs up."""
-    frames, target = FrameDecoder(UNBOUNDED), ("", None)
+    frames, target = FrameDecoder(UNBOUNDED), ("", None, None)
     with suppress(ConnectionError):
         while data := connection.recv(_READ):
             for frame in frames.feed(data):
@@ -145,9 +155,11 @@ def serve_root_agent(
                     connection.sendall(_build_answer(frame.number, *target, describe))
 
 
-def _build_answer(number: int, folder: str, release: str | None, describe: DescribeFolder) -> bytes:
+def _build_answer(
+    number: int, folder: str, release: str | None, source: str | None, describe: DescribeFolder
+) -> bytes:
     try:
-        return pack_answer(number, pack_plain({"root": describe(Path(folder), release)}))
+        return pack_answer(number, pack_plain({"root": describe(Path(folder), release, source)}))
     except BadFleet as error:
         return pack_answer(number, pack_plain({"refused": [error.what, error.where]}))
     except BaseException as error:

@@ -44,12 +44,18 @@ _NETWORK = (
     "/usr/local/share/ca-certificates",
 )  # fmt: skip
 
+# What programs of a system are started from.
+_PROGRAMS = (
+    "/bin", "/usr/bin", "/usr/libexec", "/usr/local/bin", "/usr/share", "/etc/ssl/openssl.cnf",
+    "/etc/gitconfig",
+)  # fmt: skip
+
 
 class Sandbox(Struct, frozen=True):
     """What a worker process may reach beside the interpreter.
 
     `read` and `write` are absolute paths of folders or files, `ports` are TCP ports to connect to;
-    with `datagrams` UDP is open, to anywhere.
+    with `datagrams` UDP is open, to anywhere; with `programs` it may start what it may read.
     `scratch` is an empty folder of its own, which is there already. Nothing that holds `closed`
     (folders of the fleet) becomes readable because the interpreter looks for modules there.
     """
@@ -60,12 +66,14 @@ class Sandbox(Struct, frozen=True):
     ports: tuple[int, ...] = ()
     datagrams: bool = False
     closed: tuple[str, ...] = ()
+    programs: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is sent to a worker."""
         return {
             "scratch": self.scratch, "read": list(self.read), "write": list(self.write),
             "ports": list(self.ports), "datagrams": self.datagrams, "closed": list(self.closed),
+            "programs": self.programs,
         }  # fmt: skip
 
     @classmethod
@@ -74,7 +82,7 @@ class Sandbox(Struct, frozen=True):
         return cls(
             str(fields["scratch"]), tuple(fields["read"]), tuple(fields["write"]),
             tuple(int(port) for port in fields["ports"]), bool(fields["datagrams"]),
-            tuple(fields["closed"]),
+            tuple(fields["closed"]), bool(fields.get("programs", False)),
         )  # fmt: skip
 
 
@@ -114,15 +122,19 @@ def enter_sandbox(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
             *_interpreter(sandbox.closed),
             *sandbox.read,
             *(_certificates() if sandbox.ports else ()),
+            *(_PROGRAMS if sandbox.programs else ()),
         ]
         landlock.apply_landlock(
             kernel.landlock,
             read,
             [sandbox.scratch, "/dev/null", *sandbox.write],
             ports=sandbox.ports,
+            programs=sandbox.programs,
         )
     if kernel.seccomp:
-        seccomp.apply_seccomp(connects=bool(sandbox.ports), datagrams=sandbox.datagrams)
+        seccomp.apply_seccomp(
+            connects=bool(sandbox.ports), datagrams=sandbox.datagrams, programs=sandbox.programs
+        )
 
 
 def keep_orphans() -> None:

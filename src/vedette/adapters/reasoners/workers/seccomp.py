@@ -4,8 +4,11 @@ The filter is a small program of classic BPF that the kernel runs before each ca
 goes by what is allowed: what nobody thought of is refused. So there is no new process or program,
 no socket but those named here, no signal to anybody else, no tracing, no mount, no change of
 modes, owners or times of files, and no way around by io_uring, another ABI of the processor or a
-descriptor of another process. A call is refused with EPERM; newer ones (424 and later) with ENOSYS,
-so that libraries take the older one. A call by another architecture's ABI ends the process.
+descriptor of another process. A box of `programs` has new processes and programs besides, which
+inherit the filter, and signals to them; what keeps those from anybody else is Landlock (ABI 6).
+No process leaves its group or session there, so that the whole group can be ended. A call is
+refused with EPERM; newer ones (424 and later) with ENOSYS, so that libraries take the older one. A
+call by another architecture's ABI ends the process.
 
 Numbers are those of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h); x86-64 and aarch64, tried on the former only. Written here
@@ -23,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from vedette.adapters.reasoners.workers.landlock import give_up_privileges, libc
+from vedette.adapters.reasoners.workers.landlock import SIGNALS, abi, give_up_privileges, libc
 
 # As `os.uname` says it: the kernel's name (AUDIT_ARCH_…), and the column of the table below.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -59,10 +62,18 @@ copy_file_range 326 285; preadv2 327 286; pwritev2 328 287; statx 332 291; rseq 
 close_range 436 436; openat2 437 437; faccessat2 439 439; epoll_pwait2 441 441
 futex_waitv 449 449; map_shadow_stack 453 453; futex_wake 454 454; futex_wait 455 455
 """
+_PROGRAMS = """
+execve 59 221; execveat 322 281; fork 57 -; vfork 58 -
+"""
+# Landlock does not see modes, so nobody may change one; programs that give each file that they
+# write its mode would stop at a no, and are told yes.
+_IGNORED = """
+chmod 90 -; fchmod 91 52; fchmodat 268 53
+"""
 _BOUNDED = """
 kill 62 129; tgkill 234 131; rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240; clone 56 220
 prctl 157 167; prlimit64 302 261; fcntl 72 25; ioctl 16 29; socket 41 198; connect 42 203
-socketpair 53 199; sendto 44 206; sendmsg 46 211
+socketpair 53 199; sendto 44 206; sendmsg 46 211; sendmmsg 307 269
 """
 _NEWER = 424  # from here on the numbers are the same everywhere
 _X32 = 0x4000_0000
@@ -88,6 +99,7 @@ _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032)
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x4004_9409)
 # Names of threads and of memory, and what a debugger may do.
 _PRCTL = (15, 16, 0x53564D41, 3)
+_SET_PARENT_DEATH_SIGNAL = 1
 
 
 class _Test(NamedTuple):
@@ -109,7 +121,7 @@ def _null(argument: int) -> _Form:
     return _Test(argument, 0), _Test(argument, 0, half=1)
 
 
-def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
+def _bounds(connects: bool, datagrams: bool, programs: bool) -> dict[str, list[_Form]]:
     """Return the forms in which each call of `_BOUNDED` is allowed."""
     own_process: list[_Form] = [(_Test(0, _OWN),)]
     kind = _ALL ^ _NOT_TYPE
@@ -128,6 +140,13 @@ def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
         "sendto": [(_Test(3, 0, _FAST_OPEN), *_null(4))],
         "sendmsg": [(_Test(2, 0, _FAST_OPEN),)],
     }
+    if programs:
+        bounds["clone"] = [(_Test(0, 0, _NOT_OF_THREADS),)]
+        # Who dies with whom, and a program's own process group, which it cannot leave.
+        bounds["prctl"].append((_Test(0, _SET_PARENT_DEATH_SIGNAL),))
+        bounds["kill"] = [*own_process, (_Test(0, 0),)]
+        if abi() >= SIGNALS:
+            bounds |= {name: [()] for name in ("kill", "tgkill")}
     if connects:
         # Plain TCP: of other protocols Landlock knows no ports.
         bounds["socket"] = [
@@ -135,6 +154,9 @@ def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
             for family in (_INET, _INET6)
             for protocol in (0, _TCP)
         ]
+        if datagrams and programs:
+            # By which a C library asks a name server for both kinds of address.
+            bounds["sendmmsg"] = [(_Test(3, 0, _FAST_OPEN),)]
         if datagrams:
             bounds["socket"] += [(_Test(0, one), _Test(1, _DGRAM, kind)) for one in (_INET, _INET6)]
         bounds["connect"] = [()]
@@ -151,13 +173,16 @@ def is_available() -> bool:
     return bool(done == 0)
 
 
-def apply_seccomp(*, connects: bool, datagrams: bool = False) -> None:
+def apply_seccomp(*, connects: bool, datagrams: bool = False, programs: bool = False) -> None:
     """Have seccomp refuse all other system calls; with `connects` TCP connections may be opened.
 
-    With `datagrams`, which needs `connects`, UDP sockets as well. Must be called by a process of
+    With `datagrams`, which needs `connects`, UDP sockets as well; with `programs` processes may be
+    started. Must be called by a process of
     one thread, and by none that is to fork. Raises OSError.
     """
-    code = build_program(os.uname().machine, os.getpid(), connects=connects, datagrams=datagrams)
+    code = build_program(
+        os.uname().machine, os.getpid(), connects=connects, datagrams=datagrams, programs=programs
+    )
     buffer = ctypes.create_string_buffer(code)
     fprog = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     give_up_privileges()
@@ -169,12 +194,14 @@ def apply_seccomp(*, connects: bool, datagrams: bool = False) -> None:
 def prepare(*, connects: bool, datagrams: bool = False) -> None:
     """Have the seccomp filter of a sandbox ready for the workers that are forked from here."""
     if is_available():
-        _template(os.uname().machine, connects, datagrams)
+        _template(os.uname().machine, connects, datagrams, False)
 
 
-def build_program(machine: str, pid: int, *, connects: bool, datagrams: bool = False) -> bytes:
+def build_program(
+    machine: str, pid: int, *, connects: bool, datagrams: bool = False, programs: bool = False
+) -> bytes:
     """Return the seccomp filter as the kernel takes it: BPF instructions (<linux/filter.h>)."""
-    template, offsets = _template(machine, connects, datagrams)
+    template, offsets = _template(machine, connects, datagrams, programs)
     code = bytearray(template)
     for at in offsets:
         struct.pack_into("I", code, at, pid)
@@ -182,7 +209,9 @@ def build_program(machine: str, pid: int, *, connects: bool, datagrams: bool = F
 
 
 @cache
-def _template(machine: str, connects: bool, datagrams: bool) -> tuple[bytes, tuple[int, ...]]:
+def _template(
+    machine: str, connects: bool, datagrams: bool, programs: bool
+) -> tuple[bytes, tuple[int, ...]]:
     """Return a filter without the number of its process, and where that belongs."""
     arch, column = _MACHINES[machine]
     code: _Code = [
@@ -192,8 +221,12 @@ def _template(machine: str, connects: bool, datagrams: bool) -> tuple[bytes, tup
         (_LOAD, 0, 0, _NUMBER),
     ]
     allow, refuse = [(_RETURN, 0, 0, _ALLOW)], [(_RETURN, 0, 0, _ERRNO | errno.EPERM)]
-    answers = dict.fromkeys(_numbers(_ALLOWED, column).values(), allow)
-    bounds = _bounds(connects, datagrams)
+    allowed = _ALLOWED + (_PROGRAMS if programs else "")
+    answers = dict.fromkeys(_numbers(allowed, column).values(), allow)
+    bounds = _bounds(connects, datagrams, programs)
+    if programs:
+        ignore = [(_RETURN, 0, 0, _ERRNO)]
+        answers |= dict.fromkeys(_numbers(_IGNORED, column).values(), ignore)
     for name, number in _numbers(_BOUNDED, column).items():
         answers[number] = list(_argument_checks(bounds.get(name, [])))
     newer = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
