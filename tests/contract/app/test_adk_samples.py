@@ -20,6 +20,7 @@ from vedette.domain.model import Model
 from vedette.operations.agent_import import NotImported
 from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
+from vedette.testing.toy_fleet import drop_bars
 
 __all__ = ["settings", "written"]  # fixtures
 
@@ -52,7 +53,7 @@ async def test_hello_world_is_imported_and_run(settings: Settings, tmp_path: Pat
     (tmp_path / "key").write_text(KEY)
     with ModelServer(plays, keys=(KEY,)) as server:
         plan = ModelPlan(
-            Model("fast"), "gemini", "gemini-3-pro-preview", server.url,
+            Model("fast", provider="gemini", served_name="gemini-3-pro-preview"), server.url,
             key_file=str(tmp_path / "key"),
         )  # fmt: skip
         own = replace(settings, models={"fast": plan})
@@ -63,8 +64,8 @@ async def test_hello_world_is_imported_and_run(settings: Settings, tmp_path: Pat
         choices = replace(choices, keeps_state=True)
         done = await asyncio.to_thread(import_adk_agent, own, SAMPLES / "hello_world", choices)
         assert (done.tools, done.left_out) == (["roll_die", "check_prime"], [])
-        charter = own.agents / "hello_world/agent.yaml"
-        charter.write_text(charter.read_text() + "charter: {model_confidence: 1}\n")
+        for file, text in drop_bars("hello_world").items():
+            (own.policies / file).write_text(text)
         grants = own.policies / "grants/data.yaml"
         grants.write_text(grants.read_text() + GRANT)
         targets: dict[str, Any] = {
