@@ -443,7 +443,8 @@ def test_choices_of_what_is_not_there_are_refused(settings: Settings, tmp_path: 
         with pytest.raises(BadCommand) as refused:
             imported(settings, source, replace(CHOICES, **changes))
         assert refused.value.mend, changes
-    other = {"slow": replace(settings.models["fast"], served_name="other")}
+    plan = settings.models["fast"]
+    other = {"slow": replace(plan, model=replace(plan.model, served_name="other"))}
     for models in ({}, other):
         with pytest.raises(BadCommand, match="gemini-3-flash"):
             imported(replace(settings, models=models), source, replace(CHOICES, model=None))
