@@ -20,7 +20,7 @@ from vedette.testing.model_server import (
     Request,
     Turn,
 )
-from vedette.testing.toy_fleet import World, job, note_proposal, toy_fleet
+from vedette.testing.toy_fleet import World, drop_bars, job, note_proposal, toy_fleet
 
 KEY = "sk-shown-to-nobody-0123456789"
 KEYS = {"worker": KEY, "other": "sk-of-the-other-987654321"}
@@ -38,7 +38,9 @@ def take_note(request: Request) -> Turn:
 
 def fleet_of(folder: Path, server: ModelServer, in_flight: int = IN_FLIGHT) -> FleetHarness:
     """Return a fleet of two agents that models reason for, by a key each, and one with a judge."""
-    fleet = toy_fleet(folder, World(), agents=("worker", "other", "judge"), workers=True)
+    fleet = toy_fleet(
+        folder, World(), agents=("worker", "other", "judge"), workers=True, extra=drop_bars(*KEYS)
+    )
     for name, key in KEYS.items():
         agent = fleet.content / "agents" / name
         (agent / "agent.py").unlink()
