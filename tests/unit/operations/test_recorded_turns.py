@@ -21,6 +21,7 @@ BRIEFING = replace(
     PLAIN,
     memories=(memory("hours"),),
     row={"open": 1},
+    turn=2,
     turns=({"answers": [{"tool": "mail.file", "ordinal": 0, "status": "done", "data": {}}]},),
 )
 VALUES = st.recursive(
