@@ -36,7 +36,7 @@ async def _describe(settings: Settings, folder: Path, source: str) -> Any:
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
     kernel = protection()
-    if not (kernel.seccomp and kernel.landlock):
+    if not kernel.has_box:
         what = f"somebody's code is read in a box only, and here {kernel.gaps()[0]}"
         raise BadFleet(what, mend="import it on such a Linux", code="not-boxed")
     with tempfile.TemporaryDirectory(prefix="vedette-import-") as state:

@@ -46,6 +46,11 @@ class PriorState(Struct, frozen=True):
     row: Mapping[str, Any] = field(default_factory=dict)
     description: str = "nothing is on record of this key"
 
+    @property
+    def last(self) -> int:
+        """Return the position of the key's event before this one; 0: there is none."""
+        return self.since[-1][0] if self.since else self.position
+
 
 class DryRun(Struct, frozen=True):
     """One agent for dry runs, with what is live around it. `stopped` names its tools."""
@@ -103,10 +108,9 @@ class DryRun(Struct, frozen=True):
         }  # fmt: skip
 
     def _briefing(self, event: Event, prior: PriorState, memories: tuple[Memory, ...]) -> Briefing:
-        last = prior.since[-1][0] if prior.since else prior.position
         return first_briefing(
             self.agent, event, self.registry, memories, unpack_row(prior.row)[0],
-            position=last + 1, previous=last,
+            position=prior.last + 1, previous=prior.last,
         )  # fmt: skip
 
     def _decide(
@@ -158,7 +162,7 @@ def describe_action(
         "reasons": list(decision.reasons),
         "wait": decision.wait,
         "would": decision.would,
-        "touches": describe_target(agent, action.tool, targets),
+        "touches": _describe_target(agent, action.tool, targets),
         "inverse": action.tool.inverse,
     }
 
@@ -176,7 +180,7 @@ def describe_trial(fleet: Fleet, agent: Agent, event: Event, revision: int) -> d
     }  # fmt: skip
 
 
-def describe_target(agent: Agent, tool: Tool, targets: Mapping[str, Mapping[str, Any]]) -> str:
+def _describe_target(agent: Agent, tool: Tool, targets: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what an agent's tool would touch, in words."""
     if tool.settles == "transactional":
         return f"a row of the fleet's own collection {agent.collection}"

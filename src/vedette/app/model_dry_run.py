@@ -18,10 +18,11 @@ from vedette.app.dry_run import PriorState, describe_action, describe_memory, de
 from vedette.app.model_trial import list_routes, open_trials, read_used, refuse_stopped
 from vedette.app.policy_state import live_bundle
 from vedette.app.trial import open_dry_run
-from vedette.domain.action import Action, Proposal
+from vedette.domain.action import Action
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import SystemClock, iso
 from vedette.domain.base.errors import BadCommand
+from vedette.domain.cascade import read_proposals
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
@@ -37,7 +38,6 @@ from vedette.operations.recordings import (
     RecordedTurn,
     RecordedUse,
     StaleRecording,
-    decode_arguments,
     digest_event,
     digest_outcome,
     digest_outcomes,
@@ -101,6 +101,8 @@ def load_recorded_event(
         what = f"the event on record of {event.source} {event.id} is another than this"
         mend = f"try the recorded one, vedette try {agent.name} {event.key}, or ask: --live"
         raise StaleRecording(what, mend=mend)
+    # The names of [models] by what their providers call them; none where only agent.py names one.
+    served = {one.served_name: name for name, one in list_routes(settings, agent).items()}
     told: dict[str, str] = {}
     turns: list[RecordedTurn] = []
     judged = None
@@ -108,7 +110,7 @@ def load_recorded_event(
         if body.get("deferred"):
             judged = _read_judgement(body, agent)
             continue
-        turns.append(_to_recorded_turn(settings, agent, number, body, dict(told)))
+        turns.append(_to_recorded_turn(served, number, body, dict(told)))
         told |= digest_outcome(number, coarse_answers(rows, number))
     return RecordedEvent(
         stored,
@@ -123,16 +125,9 @@ def load_recorded_event(
 
 def _read_judgement(body: Mapping[str, Any], agent: Agent) -> ReasonerJudgement:
     """Return what a judge said, out of its recorded turn."""
-    proposals = tuple(
-        Proposal(
-            one["tool"], decode_arguments(one["args"], agent.tools.get(one["tool"])), one["why"],
-            float(one["confidence"]),
-        )
-        for one in body["proposals"]
-    )  # fmt: skip
     return ReasonerJudgement(
-        body["label"], float(body["confidence"]), proposals, detail=body["detail"],
-        final=body["final"],
+        body["label"], float(body["confidence"]), read_proposals(body, agent.tools),
+        detail=body["detail"], final=body["final"],
     )  # fmt: skip
 
 
@@ -157,24 +152,23 @@ class _PriorJudge(StatelessReasoner):
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Return what it says of the event. Raises what it raises."""
         prior = self._prior
-        last = prior.since[-1][0] if prior.since else prior.position
         self._judge.restore_state(
             briefing.agent, briefing.key, prior.checkpoint, prior.position, prior.since
         )
-        return await self._judge.reason(replace(briefing, position=last + 1, previous=last))
+        placed = replace(briefing, position=prior.last + 1, previous=prior.last)
+        return await self._judge.reason(placed)
 
 
 def _to_recorded_turn(
-    settings: Settings, agent: Agent, number: int, body: Mapping[str, Any], told: dict[str, str]
+    served: Mapping[str, str], number: int, body: Mapping[str, Any], told: dict[str, str]
 ) -> RecordedTurn:
     said, detail = read_model_turn(body), body.get("detail", {})
     tokens, model = detail.get("tokens", {}), said.model if said is not None else ""
-    served = {one.served_name: name for name, one in list_routes(settings, agent).items()}
     return RecordedTurn(
         turn=number,
         told=told,
         # One that is asked no more has a name that [models] does not know, and so no price.
-        entry=served.get(model, model) if agent.model is not None else "",
+        entry=served.get(model, model) if served else "",
         model=model,
         route=said.route if said is not None else "",
         opens=said.opens if said is not None else "",
@@ -253,9 +247,7 @@ async def try_model_event(
         elif trial.judge is not None:
             trial.judge = _PriorJudge(trial.judge, prior)
         run = await trial.run(event, prior.row)
-    models = (
-        [turn.recorded.model for turn in run.model_turns] if recorded is None else recorded.models
-    )
+    models = [turn.model for turn in run.model_turns] if recorded is None else recorded.models
     return {
         "schema": SCHEMA,
         **describe_trial(loaded.fleet, agent, run.event, number),
@@ -278,7 +270,7 @@ def _turn_json(settings: Settings, agent: Agent, turn: TrialTurn) -> dict[str, A
     said, spent = turn.judgement, turn.judgement.spent
     return {
         "turn": turn.number,
-        "model": turn.recorded.model,
+        "model": turn.model,
         "label": said.label,
         "confidence": turn.confidence,
         "judged": turn.is_judged,

@@ -23,6 +23,7 @@ from vedette.app.composition_root import open_app
 from vedette.config.agent_folder import agent_folders
 from vedette.config.deployment import Deployment
 from vedette.config.foreign_agent import has_foreign_source
+from vedette.config.models import fallback_chain
 from vedette.config.settings import Isolation, StorePlan
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent, Fleet
@@ -450,9 +451,5 @@ def _list_models(settings: Settings, agent: Agent) -> list[str]:
 
 def list_routes(settings: Settings, agent: Agent) -> dict[str, ModelPlan]:
     """Return the entries of [models] that an agent's turns may ask, the first choice first."""
-    found: dict[str, ModelPlan] = {}
-    name = agent.model
-    while name is not None and name not in found:
-        found[name] = settings.models[name]
-        name = found[name].model.fallback
-    return found
+    models = settings.models
+    return {name: models[name] for name in fallback_chain(agent.model, models)}

@@ -63,7 +63,10 @@ NEEDED = {"agent_release": "agent"}
 REST_S = 30.0
 _POLL_S = 0.01
 # What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
-_FIXED_FIELDS = ("reasoner", "last_reasoner", "order_by", "collection", "schedules")
+_FIXED_FIELDS = {
+    "reasoner": "reasoner", "last_reasoner": "reasoner", "order_by": "order_by",
+    "collection": "collection", "schedules": "schedules",
+}  # fmt: skip
 
 
 class Releases(Struct):
@@ -151,7 +154,8 @@ class Releases(Struct):
 
     def _refuse_fixed(self, current: Agent, release: Agent) -> None:
         """Raise BadCommand for what parts of the fleet were made of that do not change."""
-        fixed = [word for word in _FIXED_FIELDS if getattr(current, word) != getattr(release, word)]
+        changed = (n for n in _FIXED_FIELDS if getattr(current, n) != getattr(release, n))
+        fixed = list(dict.fromkeys(_FIXED_FIELDS[name] for name in changed))
         unknown = [f"{s.bank}/{s.scope}" for s in release.scopes]
         fixed += [f"memory {s}" for s in unknown if tuple(s.split("/", 1)) not in self.scopes]
         if fixed:

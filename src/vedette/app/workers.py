@@ -122,7 +122,7 @@ def require_foreign_box(found: Containment, agents: Mapping[str, Agent]) -> None
     from vedette.config.foreign_agent import has_foreign_source
 
     kernel = found.protection
-    if kernel is not None and kernel.seccomp and kernel.landlock:
+    if kernel is not None and kernel.has_box:
         return
     for name, agent in agents.items():
         if has_foreign_source(Path(agent.folder)):
@@ -154,7 +154,7 @@ def _kit(fleet: Fleet) -> list[str]:
 def box_settings(settings: Settings) -> BoxSettings:
     """Return how a fleet's settings box the programs that plugins start."""
     isolation, scratch = settings.isolation, settings.state / "programs"
-    sandboxed = isolation.use_processes and isolation.sandbox
+    sandboxed = isolation.is_boxed
     return BoxSettings(scratch, settings.protected_folders, sandboxed)
 
 

@@ -111,6 +111,7 @@ def read_agent(
     problems += found
     if any(not problem.warning for problem in problems):
         return None, problems
+    reasoners = read_reasoners(shape)
     agent = Agent(
         name=shape.name,
         identity=Identity(context.fleet, shape.name),
@@ -137,8 +138,8 @@ def read_agent(
         requested_mode=shape.mode,
         order_by=shape.order_by,
         collection=shape.collection,
-        reasoner=read_reasoners(shape)[0],
-        asks_model=plugins(REASONERS).get(read_reasoners(shape)[-1]).asks_model,
+        reasoner=reasoners[0],
+        asks_model=plugins(REASONERS).get(reasoners[-1]).asks_model,
         model=shape.model,
         fallback_prices=tuple(
             plan.model.price for plan in _routes(shape, context)[1:] if plan.model.price

@@ -115,8 +115,7 @@ def _read_banks(
 
 def _source_problems(settings: Settings, folder: Path, relative_path: str) -> list[Problem]:
     """Foreign code is what nobody here wrote: the hands run it in a box, or not at all."""
-    isolation = settings.isolation
-    if (isolation.use_processes and isolation.sandbox) or not has_foreign_source(folder):
+    if settings.isolation.is_boxed or not has_foreign_source(folder):
         return []
     what = "is the code of an imported agent, which would run beside the engine's keys"
     mend = 'write workers = "processes" and box = "kernel" in [isolation], or remove the agent'

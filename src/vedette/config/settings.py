@@ -114,6 +114,11 @@ class Isolation(Struct, frozen=True):
     sandbox: bool = True
     require_sandbox: bool = False
 
+    @property
+    def is_boxed(self) -> bool:
+        """Say whether agents' code is to run in a box, as far as the kernel has one."""
+        return self.use_processes and self.sandbox
+
 
 class Settings(Struct, frozen=True):
     """Everything that vedette.toml says, with absolute paths.
@@ -217,7 +222,7 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
     if problems:
         return None, problems
     settings = _settings(shape, root, context)
-    if settings.isolation.use_processes and settings.isolation.sandbox:
+    if settings.isolation.is_boxed:
         closed, content = settings.protected_folders, settings.content_folders
         found = folder_problems(settings.targets, closed, content, document)
         programs = program_problems(

@@ -229,12 +229,17 @@ def encode_argument(value: Any) -> dict[str, Any]:
     return {"value": normalize_json(value)}
 
 
-def decode_arguments(encoded: Mapping[str, Any]) -> dict[str, Any]:
+def decode_arguments(encoded: Mapping[str, Any], tool: Tool | None = None) -> dict[str, Any]:
     """Return a Proposal's arguments from what `encode_arguments` made of them.
 
-    A fraction that was given bare stays the decimal text that entries keep of it.
+    A fraction that was given bare stays the decimal text that entries keep of it, unless `tool`
+    says that its schema has a number there. Raises BadProposal for what is too much to be walked.
     """
-    return {name: _decode_argument(value) for name, value in encoded.items()}
+    found = {name: _decode_argument(value) for name, value in encoded.items()}
+    if tool is None or tool.schema is None:
+        return found
+    places = {"/" + escape_pointer(name) for name in found}
+    return tool.argument_schema.read_numbers(tool.name, found, places)
 
 
 def _decode_argument(encoded: Mapping[str, Any]) -> Any:
@@ -243,7 +248,9 @@ def _decode_argument(encoded: Mapping[str, Any]) -> Any:
         return Ref(value)
     if kind == "list":
         return [_decode_argument(item) for item in value]
-    return decode_arguments(value) if kind == "object" else value
+    if kind == "object":
+        return {name: _decode_argument(item) for name, item in value.items()}
+    return value
 
 
 def _has_reference(value: Any) -> bool:

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from vedette.domain.action import Proposal, decode_arguments
 from vedette.domain.agent import Cascade
 from vedette.domain.base.canonical import normalized_json
+from vedette.domain.base.errors import BadProposal
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.tool import Tool
 
 # Why a person is to decide what a judge deferred, whatever policy says.
 PERSON = "cascade.person"
@@ -61,23 +63,42 @@ def describe_opinion(turn: Mapping[str, Any]) -> dict[str, Any]:
     return {**opinion, "proposals": [{"tool": one["tool"][:40]} for one in told], "cut": True}
 
 
-def propose_to_person(turn: Mapping[str, Any], why: str) -> ReasonerJudgement:
+def propose_to_person(
+    turn: Mapping[str, Any], why: str, tools: Mapping[str, Tool]
+) -> ReasonerJudgement:
     """Return the turn that puts a judge's recorded opinion to the gateway, for a person to decide.
 
     It has the judge's own confidence, below which it may not settle anything: whatever bar policy
     sets, a person decides (`PERSON`).
     """
-    proposals = tuple(
-        Proposal(
-            one["tool"], decode_arguments(one["args"]), one["why"], float(one["confidence"] or 0)
-        )
-        for one in turn["proposals"]
-    )
     return ReasonerJudgement(
         label=turn["label"],
         confidence=float(turn["confidence"]),
-        proposals=proposals,
+        proposals=read_proposals(turn, tools),
         detail={"why": why},
         observed=False,
         asks=PERSON,
     )
+
+
+def read_proposals(turn: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[Proposal, ...]:
+    """Return what a recorded turn proposed; a fraction is a number where the tool has one.
+
+    One whose own confidence was none is sure of nothing.
+    """
+    return tuple(
+        Proposal(
+            one["tool"],
+            _read_arguments(one["args"], tools.get(one["tool"])),
+            one["why"],
+            float(one["confidence"] or 0),
+        )
+        for one in turn["proposals"]
+    )
+
+
+def _read_arguments(encoded: Mapping[str, Any], tool: Tool | None) -> dict[str, Any]:
+    try:
+        return decode_arguments(encoded, tool)
+    except BadProposal:
+        return decode_arguments(encoded)  # too much to be walked: that is said where it is bound

@@ -27,20 +27,13 @@ from vedette.domain.spend import PermitCount
 from vedette.engine.agreements import find_secret, measure_confidence
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
-from vedette.engine.model_turn import (
-    acquire_model,
-    is_left_alone,
-    is_person_due,
-    refuses_all,
-    release_model,
-    take_opinion,
-    wait_for_model,
-)
+from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
+from vedette.engine.takeover import find_due_opinion, is_left_alone
+from vedette.engine.turn import bind_proposals, compose_step, emit_metrics, observe_event
 
 
 async def handle(
@@ -134,8 +127,8 @@ async def take_turn(
     if not context.spends:
         await run_turn(services, context, None if context.event.is_undo else on_sent)
         return True
-    if is_left_alone(services, context) and is_person_due(services, context):
-        await run_turn(services, context, opinion=take_opinion(services, context))
+    if is_left_alone(services, context) and (opinion := find_due_opinion(services, context)):
+        await run_turn(services, context, opinion=opinion)
         return True
     try:
         return await ask_model(services, context)
@@ -163,8 +156,8 @@ async def ask_model(services: Services, context: RunContext) -> bool:
     except ModelAway as failure:
         if not asks:
             raise
-        if is_person_due(services, context):
-            await run_turn(services, context, opinion=take_opinion(services, context))
+        if (opinion := find_due_opinion(services, context)) is not None:
+            await run_turn(services, context, opinion=opinion)
             return True
         await wait_for_model(services, context, failure)
         return False
@@ -210,6 +203,7 @@ async def run_turn(
             await settle_failure(services, context, error)
         raise
     context.final = judgement.final and not judgement.deferred
+    context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)
     if judgement.model_turn is not None and (labels := context.labels()) is not None:
@@ -255,8 +249,9 @@ async def decide_and_commit(
         except (Fenced, OverBudget):
             continue
         context.reservation = None  # that was settled with it
-        is_first = step.turn == 1 or (context.agent.cascade is not None and step.turn == 2)
-        emit_metrics(services, context, step, now, is_first=is_first and not judgement.deferred)
+        emit_metrics(services, context, step, now)
+        if not judgement.deferred and step.turn == 1 + context.is_deferred:
+            observe_event(context, "event_decided_seconds", now)
         return step
 
 
@@ -306,13 +301,14 @@ async def ask_reasoner(
     judgement = await ask(services, context, briefing)
     # Wherever it was thought: in this process, in a worker, on another host, by a model.
     check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
-    judgement = replace(judgement, deferred=False, asks="")
     agent = context.agent
-    if not agent.asks_model or (agent.cascade is not None and context.is_judged):
-        judgement = replace(judgement, model_turn=None)  # who asks no model does not speak for one
-        return judgement if agent.cascade is None else defer_unsure(agent.cascade, judgement)
-    secret = find_secret(services.store, context.run)
-    return measure_confidence(services.agreements, agent, context.run, judgement, secret)
+    if agent.asks_model and not (agent.cascade is not None and context.is_judged):
+        secret = find_secret(services.store, context.run)
+        return measure_confidence(services.agreements, agent, context.run, judgement, secret)
+    if judgement.model_turn is not None or judgement.deferred or judgement.asks:
+        # Who asks no model does not speak for one; the rest is for the engine to say.
+        judgement = replace(judgement, model_turn=None, deferred=False, asks="")
+    return judgement if agent.cascade is None else defer_unsure(agent.cascade, judgement)
 
 
 async def _ask_timed(
@@ -325,15 +321,16 @@ async def _ask_timed(
     assert call is not None
     call.at_us = clock.now_us()  # its budget was booked meanwhile
     began_us = clock.monotonic_us()
+    result: ReasonerJudgement | BaseException | None = None
     try:
-        judgement = await _ask_journaled(services, context, briefing)
+        result = await _ask_journaled(services, context, briefing)
+        return result
     except BaseException as error:
-        call.took_us = clock.monotonic_us() - began_us
-        release_model(services, context, error)
+        result = error
         raise
-    call.took_us = clock.monotonic_us() - began_us
-    release_model(services, context, judgement)
-    return judgement
+    finally:
+        call.took_us = clock.monotonic_us() - began_us
+        release_model(services, context, result)
 
 
 async def _ask_journaled(
@@ -352,8 +349,7 @@ async def _ask_with_state(
     services: Services, context: RunContext, briefing: Briefing
 ) -> ReasonerJudgement:
     agent = context.agent
-    is_first = agent.cascade is None or context.is_judged
-    reasoner = services.reasoners[agent.reasoner if is_first else agent.last_reasoner]
+    reasoner = services.reasoners[agent.reasoner if context.is_judged else agent.last_reasoner]
     judgement = await reasoner.reason(briefing)
     if judgement.needs_state:
         name, key = briefing.agent, briefing.key

@@ -1,8 +1,8 @@
 """What is told of a turn's call of a model: in its entry, and as metrics.
 
-The entry is the one that settles the turn's budget: each call that a place was taken for has one,
-whatever came of it (an answer, an end without a word, an error), unless its process ended. Traces
-are made of it (`vedette.ledger.history.trace`). Durations are those of clocks that never go back.
+The entry is the one that settles the turn's budget: each turn that was booked has one, whatever
+came of it, unless its process ended or that commit did not stand. Traces are made of it
+(`vedette.ledger.history.trace`). Durations are those of clocks that never go back.
 
 Who asked a model tells what its provider said, and either may say anything. So what goes on from
 here is made of what is configured, of closed lists, and of numbers within those of the engine.

@@ -7,25 +7,20 @@ not answered is given back, unless the provider may charge for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import orjson
 from msgspec import Struct
 
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
-from vedette.domain.cascade import propose_to_person
 from vedette.domain.entry import Draft
 from vedette.domain.model_turn import ModelAway, ModelError, RequestRefused
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.run import Superseded
 from vedette.engine.model_calls import ModelCalls
 from vedette.engine.model_telemetry import note_result, observe_cost, observe_model_call
 from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reservation import release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.takeover import is_away, person_due_us
 from vedette.engine.tool_calls import LAST_RETRY_US
 
 _FIRST_RETRY_US = 500_000
@@ -140,74 +135,6 @@ async def wait_for_model(
     await _wait(services, context, wait, failure, is_told=is_told)
 
 
-def is_left_alone(services: Services, context: RunContext) -> bool:
-    """Say whether a run's model, and each fallback, failed lately and is not tried again yet.
-
-    Not while one is being tried: so whoever comes back after a while waits for what comes of that.
-    """
-    now = services.clock.now_us()
-    routes = services.models.routes(context.agent)
-    return all(calls.breaker.state == "open" and calls.is_away(now) for calls in routes)
-
-
-def is_person_due(services: Services, context: RunContext) -> bool:
-    """Say whether a run's model has been away for so long that a person takes over.
-
-    To be asked when it is left alone, or gave no answer just now.
-    """
-    now = services.clock.now_us()
-    return 0 < _person_due_us(services, context, now) <= now
-
-
-def _is_away(services: Services, context: RunContext) -> bool:
-    """Say whether a run's model, and each fallback, is left alone, or gave it no answer lately."""
-    models, now = services.models, services.clock.now_us()
-    if models.failures.get(context.run.id, 0):
-        return True
-    return all(calls.is_away(now) for calls in models.routes(context.agent))
-
-
-def _person_due_us(services: Services, context: RunContext, now: int) -> int:
-    """Return when a person takes over from a run's model, which is away; 0: never.
-
-    It counts from when that was recorded of the run, or else from now; anew whenever the model
-    answered anybody. Never once the model has taken a turn (what its judge would do may be done by
-    then), nor where there is nothing to show: then the run goes on waiting.
-    """
-    cascade = context.agent.cascade
-    if cascade is None or not cascade.person_after_us or find_opinion(services, context) is None:
-        return 0
-    since_us = 0
-    for _, raw, _ in services.store.ledger.entries("run", context.run.id):
-        entry = orjson.loads(raw)
-        if entry["kind"] == "turn.reasoned":
-            since_us = 0
-        elif entry["kind"] == "model.away":
-            since_us = since_us or int(entry["at"])
-    answered_us = max(calls.answered_us for calls in services.models.routes(context.agent))
-    return max(since_us or now, answered_us) + cascade.person_after_us
-
-
-def find_opinion(services: Services, context: RunContext) -> Mapping[str, Any] | None:
-    """Return the turn that a run's judge deferred, with proposals, if it is the run's last."""
-    turns = services.store.runs.turns(context.run.id) if context.run.turn else []
-    last = turns[-1] if turns else {}
-    return last if last.get("deferred") and last["proposals"] else None
-
-
-def take_opinion(services: Services, context: RunContext) -> ReasonerJudgement:
-    """Return what a run's judge deferred, as a judgement for a person to decide.
-
-    Raises Superseded if there is none.
-    """
-    turn = find_opinion(services, context)
-    if turn is None:
-        raise Superseded("what the judge deferred is not the run's last turn")
-    return propose_to_person(
-        turn, "the model is away, and agent.yaml says that a person takes over"
-    )
-
-
 async def _wait(
     services: Services,
     context: RunContext,
@@ -245,7 +172,7 @@ async def _wait(
     stands = (run.state, run.waits) == ("waiting", "model") and run.wake_us > now
     if drafts or wait.wake_us or not stands:
         wake_us = wait.wake_us or now + RECHECK_US
-        if _is_away(services, context) and (person_us := _person_due_us(services, context, now)):
+        if is_away(services, context) and (person_us := person_due_us(services, context, now)):
             # Soon if it is over by now: what is being tried may take a while.
             wake_us = min(wake_us, max(person_us, now + _FIRST_RETRY_US))
         step = context.build_step(

@@ -71,6 +71,7 @@ class RunContext(Struct):
     it waited, or failed, or its process ended. `subject` is what the bodies of its
     entries are found by, beside its event; `told_readers` may read all that its model was told.
     `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
+    `is_deferred` says that its judge left it to its model, in its first turn.
     """
 
     services: Services
@@ -96,6 +97,7 @@ class RunContext(Struct):
     subject: str | None = None
     told_readers: Readers = None
     accepted_us: int = 0
+    is_deferred: bool = False
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -120,6 +122,7 @@ class RunContext(Struct):
         turns = store.runs.turns(self.run.id)
         if len(turns) != self.run.turn:
             raise Permanent("what was thought in an earlier turn was erased, or edited")
+        self.is_deferred = bool(turns[0].get("deferred"))
         self.final = bool(turns[-1]["final"]) and not turns[-1].get("deferred")
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns

@@ -454,13 +454,9 @@ def screen_candidates(
     return accepted, refused
 
 
-def emit_metrics(
-    services: Services, context: RunContext, step: Step, now: int, *, is_first: bool = False
-) -> None:
-    """Count, as metrics, what a run's committed step decided; `is_first`: nothing was before."""
+def emit_metrics(services: Services, context: RunContext, step: Step, now: int) -> None:
+    """Count, as metrics, what a run's committed step decided."""
     agent = context.agent.name
-    if is_first:
-        observe_event(context, "event_decided_seconds", now)
     for row in step.actions:
         services.metrics.count(
             "decisions", agent=agent, tool=row.tool, outcome=row.decided or "none", rule=row.rule

@@ -130,7 +130,7 @@ def import_agent(
     """
     target = _free_folder(settings, choices.name)
     isolation = settings.isolation
-    if not (isolation.use_processes and isolation.sandbox):
+    if not isolation.is_boxed:
         what = "the hands of this fleet are not boxed, and would run its functions beside the keys"
         mend = 'write workers = "processes" and box = "kernel" in [isolation]'
         raise BadCommand(what, where="vedette.toml: isolation", mend=mend)

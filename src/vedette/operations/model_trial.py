@@ -111,7 +111,6 @@ class TrialTurn(Struct):
     sure.
     """
 
-    number: int
     briefing: Briefing
     judgement: ReasonerJudgement
     entry: str
@@ -124,6 +123,17 @@ class TrialTurn(Struct):
     is_deferred: bool = False
 
     @property
+    def number(self) -> int:
+        """Return which turn of its run it is, from 1."""
+        return self.briefing.turn
+
+    @property
+    def model(self) -> str:
+        """Return the model that answered, as its provider calls it; "" of a judge."""
+        said = self.judgement.model_turn
+        return "" if said is None else said.model
+
+    @property
     def recorded(self) -> RecordedTurn:
         """Return the record of it."""
         return record_turn(self.briefing, self.judgement, self.entry, self.failures)
@@ -131,11 +141,11 @@ class TrialTurn(Struct):
     @property
     def recoveries(self) -> dict[str, int]:
         """Return what the model was told no of in it, and went on from."""
-        refused = RequestRefused.code
+        refused, said = RequestRefused.code, self.judgement.model_turn
         return {
             "denied": sum(one.outcome == "deny" for one in self.actions),
             "refused": len(self.refused),
-            "contexts": int(self.recorded.opens == _REFUSED),
+            "contexts": int(said is not None and said.opens == _REFUSED),
             "answers": sum(one.code != refused for one in self.failures),
         }
 
@@ -284,8 +294,7 @@ class TrialReasoner(StatelessReasoner):
         if isinstance(self._reasoner, RecordedReasoner):
             recorded = self._reasoner.recorded(briefing)
             entry, failures = recorded.entry, recorded.failures
-        number = briefing.turn
-        self.turns[number] = TrialTurn(number, briefing, judgement, entry, failures)
+        self.turns[briefing.turn] = TrialTurn(briefing, judgement, entry, failures)
         return judgement
 
 
@@ -303,8 +312,7 @@ class TrialJudge:
         """Return the judge's answer. Raises what it raises."""
         judgement = await self._judge.reason(briefing)
         if not judgement.needs_state:
-            number = briefing.turn
-            self._turns[number] = TrialTurn(number, briefing, judgement, "", is_judged=True)
+            self._turns[briefing.turn] = TrialTurn(briefing, judgement, "", is_judged=True)
         return judgement
 
 
@@ -407,13 +415,11 @@ class Trial:
         if not accepted.runs:
             return TrialRun(event, state="failed", ended="is there already: it wakes nobody twice")
         found = TrialRun(event)
-        run = await self._take_to_end(accepted.runs[0], event, noting, found)
+        run = await self._take_to_end(accepted.runs[0], noting, found)
         self._collect(run, noting, found)
         return found
 
-    async def _take_to_end(
-        self, run: Run, event: Event, noting: TrialReasoner, found: TrialRun
-    ) -> Run:
+    async def _take_to_end(self, run: Run, noting: TrialReasoner, found: TrialRun) -> Run:
         services, come_to, tries, until_us = self.services, -1, 0, 0
         while True:
             noting.last_error = None
@@ -473,10 +479,9 @@ class Trial:
         store = self.services.store
         rows = {row.id: row for row in store.runs.actions(run.id)}
         decided = [one for one in self.gateway.actions.values() if one.action.run == run.id]
-        refusals = _read_refusals(store, run.id)
+        entries, refusals = _read_entries(store, run)
         # Not so the turn that only ended the run, nor one that was said and not taken.
         found.turns = [noting.turns[at] for at in range(1, run.turn + 1) if at in noting.turns]
-        entries = _read_turn_entries(store, run)
         for turn in found.turns:
             turn.confidence = entries[turn.number]["confidence_milli"] / 1000
             turn.is_deferred = entries[turn.number].get("what") == "deferred"
@@ -535,22 +540,19 @@ def _end_waiting(run: Run, rows: Sequence[ActionRow], found: TrialRun) -> None:
         found.end("waits", f"waits for {_WAITS[str(run.waits)]}")
 
 
-def _read_turn_entries(store: Store, run: Run) -> dict[int, Mapping[str, Any]]:
-    """Return the entries of a run's turns by their numbers; one that did nothing is its close."""
-    found: dict[int, Mapping[str, Any]] = {}
-    for _, raw, _ in store.ledger.entries("run", run.id):
+def _read_entries(
+    store: Store, run: Run
+) -> tuple[dict[int, Mapping[str, Any]], dict[int, list[str]]]:
+    """Return, by turn, the entries of a run's turns (one that did nothing is its close), and why
+    proposals were no actions.
+    """
+    turns: dict[int, Mapping[str, Any]] = {}
+    refusals: dict[int, list[str]] = {}
+    for _, raw, body in store.ledger.entries("run", run.id):
         entry = orjson.loads(raw)
         if entry["kind"] in ("turn.reasoned", "run.closed"):
-            found.setdefault(int(entry.get("turn", run.turn)), entry)
-    return found
-
-
-def _read_refusals(store: Store, run: str) -> dict[int, list[str]]:
-    """Return why proposals of a run were no actions, by turn."""
-    found: dict[int, list[str]] = {}
-    for _, raw, body in store.ledger.entries("run", run):
-        entry = orjson.loads(raw)
-        if entry["kind"] == "action.refused" and body is not None:
+            turns.setdefault(int(entry.get("turn", run.turn)), entry)
+        elif entry["kind"] == "action.refused" and body is not None:
             turn = int(entry.get("turn", 0))
-            found.setdefault(turn, []).append(str(orjson.loads(body)["why"]))
-    return found
+            refusals.setdefault(turn, []).append(str(orjson.loads(body)["why"]))
+    return turns, refusals

@@ -22,14 +22,13 @@ from msgspec import Meta, Struct, field
 
 from vedette.config.agent_folder import RECORDINGS, folder_files
 from vedette.config.problem import Problem
-from vedette.domain.action import Proposal, encode_arguments
+from vedette.domain.action import Proposal, decode_arguments, encode_arguments
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import normalized_json, sha256_hex
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import ModelTurn, ModelUse
-from vedette.domain.origin import Ref, escape_pointer
 from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 from vedette.domain.tool import Tool
 
@@ -285,30 +284,6 @@ def record_turn(
         use=RecordedUse.of(judgement.use),
         failures=list(failures),
     )
-
-
-def decode_arguments(args: Mapping[str, Any], tool: Tool | None) -> dict[str, Any]:
-    """Return a Proposal's arguments out of their record (`encode_arguments`).
-
-    A record keeps a fraction as its decimal text; `tool` says where its schema has a number.
-    Raises BadProposal for what is too much to be walked.
-    """
-    found = {name: _decode(value) for name, value in args.items()}
-    if tool is None or tool.schema is None:
-        return found
-    places = {"/" + escape_pointer(name) for name in found}
-    return tool.argument_schema.read_numbers(tool.name, found, places)
-
-
-def _decode(given: Any) -> Any:
-    match given:
-        case {"ref": str(pointer)}:
-            return Ref(pointer)
-        case {"object": dict(items)}:
-            return {name: _decode(item) for name, item in items.items()}
-        case {"list": list(items)}:
-            return [_decode(item) for item in items]
-    return given.get("value") if isinstance(given, Mapping) else given
 
 
 # --- the files ----------------------------------------------------------------------------------

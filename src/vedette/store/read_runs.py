@@ -170,8 +170,9 @@ def _event_of(accepted: StoredEntry | None) -> AcceptedEvent | None:
     entry = orjson.loads(accepted.raw)
     if not is_body_of(entry, accepted.salt, accepted.data):
         return None
-    event = Event.from_body(orjson.loads(accepted.data))
-    return AcceptedEvent(event, len(accepted.data), entry["at"])
+    event, at = Event.from_body(orjson.loads(accepted.data)), entry.get("at")
+    # The digest proves the content, and nothing proves when: an entry may be edited.
+    return AcceptedEvent(event, len(accepted.data), at if type(at) is int else 0)
 
 
 class RunSchedule:

@@ -13,6 +13,7 @@ from vedette.domain.cascade import MAX_OPINION, defer_unsure, describe_opinion, 
 from vedette.domain.model_confidence import Agreement, Verdict, is_audited, read_verdicts
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.tool import Tool
 
 
 def recorded(*proposals: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -58,11 +59,22 @@ def test_whatever_stands_in_a_judges_detail(detail: Any) -> None:
 def test_what_a_person_takes_over_is_for_a_person_to_decide() -> None:
     args = {"to": Ref("/charter/desk"), "list": ["a", Ref("/event/subject")], "n": 3, "o": {"a": 1}}
     turn = recorded({"tool": "a.b", "args": encode_arguments(args)}, confidence="0.85")
-    found = propose_to_person(turn, "it is away")
+    found = propose_to_person(turn, "it is away", {})
     assert found.proposals == (Proposal("a.b", args, "so", 0.5),)
     assert found.asks == "cascade.person"  # whatever bar policy sets
     assert (found.label, found.confidence, found.final) == ("bill", 0.85, True)
     assert (found.observed, found.deferred, found.model_calls) == (False, False, 0)
+
+
+def test_a_fraction_is_a_number_again_where_the_tool_has_one() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "number"}, "t": {"type": "string"}}}
+    tool = Tool("a.b", "set", "dial", {}, (), "none", "f", schema=schema)
+    turn = recorded(
+        {"tool": "a.b", "args": encode_arguments({"x": 0.5, "t": "0.5"}), "confidence": None}
+    )
+    for tools, x in (({"a.b": tool}, 0.5), ({}, "0.5")):
+        (one,) = propose_to_person(turn, "it is away", tools).proposals
+        assert (one.args, one.confidence) == ({"x": x, "t": "0.5"}, 0.0), "sure of nothing"
 
 
 def test_arguments_come_back_as_they_were() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.model_turns import PLAIN, memory
 
-from vedette.domain.action import encode_arguments
+from vedette.domain.action import decode_arguments, encode_arguments
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.operations.recordings import decode_arguments, digest_told, list_changes
+from vedette.operations.recordings import digest_told, list_changes
 
 BRIEFING = replace(
     PLAIN,

@@ -66,8 +66,10 @@ def check(part: str, what: str | None, verbose: bool, live: bool, record: bool) 
     Exits with 1 if there are problems; warnings alone are no problem. The agents' code runs as you,
     in no box: not on a folder that nobody has read.
     """
-    if (verbose and part != "fleet") or (live and part == "policy"):
-        raise click.UsageError("--verbose and --live are for the fleet as a whole")
+    if verbose and part != "fleet":
+        raise click.UsageError("--verbose is for the fleet as a whole")
+    if live and part == "policy":
+        raise click.UsageError("--live is for the fleet as a whole, and for cases")
     if record and not (live and part == "cases"):
         raise click.UsageError("--record is for `check cases --live`: nothing else is asked")
     if part == "policy":

@@ -58,12 +58,11 @@ class WakeupCounts:
         return [
             {
                 "agent": agent,
-                "runs": sum(counts[name] for name in (_NOTHING, _MODEL, _PEOPLE))
-                + len(self._dead.get(agent, ())),
+                "runs": sum(counts[name] for name in (_NOTHING, _MODEL, _PEOPLE)) + dead,
                 "at_no_cost": counts[_NOTHING],
                 "by_model": counts[_MODEL],
                 "by_people": counts[_PEOPLE],
-                "dead": len(self._dead.get(agent, ())),
+                "dead": dead,
                 "useful": counts["useful"],
                 **{unit: counts[unit] for unit in _SPENT},
                 "calls_per_useful": f"{counts['model_calls'] / counts['useful']:.2f}"
@@ -71,4 +70,5 @@ class WakeupCounts:
                 else None,
             }
             for agent, counts in sorted(self._counts.items())
+            for dead in (len(self._dead.get(agent, ())),)
         ]

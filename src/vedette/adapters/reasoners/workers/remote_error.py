@@ -119,10 +119,10 @@ def read_own_error(plain: bytes) -> VedetteError:
     known = {one.__name__: one for base in (Permanent, Temporary) for one in _walk_classes(base)}
     kind = next((known[name] for name in found.classes if name in known), Permanent)
     if issubclass(kind, ModelError):
-        failure_of_model = _build_model_error(kind, found)
+        made = _build_model_error(kind, found)
         if found.metadata is not None:
-            failure_of_model.metadata = found.metadata
-        return failure_of_model
+            made.metadata = found.metadata
+        return made
     # Each class has a construction of its own; all of it is in the fields.
     error = kind.__new__(kind)
     VedetteError.__init__(error, found.what, where=found.where, mend=found.mend)

@@ -16,6 +16,11 @@ class Protection(Struct, frozen=True):
     landlock: int
     seccomp: bool
 
+    @property
+    def has_box(self) -> bool:
+        """Say whether files, processes and sockets are kept from agents' code."""
+        return self.seccomp and self.landlock > 0
+
     def gaps(self) -> list[str]:
         """Say what a box leaves open on this kernel, and from which Linux on it does not."""
         found = []
