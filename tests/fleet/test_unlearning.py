@@ -545,6 +545,13 @@ async def test_a_candidate_that_says_more_than_it_is_is_refused(tmp_path: Path) 
 # --- what a model was told ------------------------------------------------------------------------
 
 
+SPENDING = """\
+  model_calls_per_turn: 2
+  model_calls_per_run: 4
+  model_calls_per_day: 100
+"""
+
+
 async def test_what_a_model_was_told_of_another_event_goes_with_that_event(
     tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -571,7 +578,12 @@ async def test_what_a_model_was_told_of_another_event_goes_with_that_event(
 
     script = {"inbox_triage": [answers], "memory_curator": [teaches]}
     agents = content(tmp_path, "inbox_triage", "memory_curator")
-    reasoners = {"judge": ScriptedReasoner(script)}
+    declared = agents / "agents/inbox_triage/agent.yaml"
+    text = declared.read_text().replace("reasoner: judge", "reasoner: adk")
+    text = text.replace("max_turns: 1", "max_turns: 2")
+    declared.write_text(text.replace("budget:\n", f"budget:\n{SPENDING}"))
+    scripted = ScriptedReasoner(script)
+    reasoners = {"judge": scripted, "adk": scripted}
     async with FleetHarness(tmp_path, content=agents, reasoners=reasoners, clock=clock) as fleet:
         await candidate(fleet, "first", PHRASE, "memory_approve")
         await fleet.send(mail("late", PHRASE[:30]))
