@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from tests.contract.app.test_agent_import import CHOICES, write_source
+from tests.model_entries import ask_entry, make_plan
+from tests.model_server import KEY
 from tests.small import small
 from tests.workers import until
 
@@ -35,7 +37,6 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, RawAnswer, Request, Turn
 from vedette.testing.toy_fleet import World, drop_bars, job, toy_fleet
 
-KEY = "sk-shown-to-nobody-0123456789"
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="what runs is boxed by Linux only"),
@@ -262,18 +263,7 @@ def asked_fleet(folder: Path, server: ModelServer) -> FleetHarness:
     grants = fleet.policies / "grants/data.yaml"
     lines = grants.read_text().splitlines(keepends=True)
     grants.write_text("".join(line for line in lines if "bell.ring" not in line))
-    agent = fleet.content / "agents/worker"
-    (agent / "agent.py").unlink()
-    text = (agent / "agent.yaml").read_text()
-    (agent / "agent.yaml").write_text(text.replace("reasoner: judge", "model: fast"))
-    (folder / "key").write_text(KEY)
-    fleet.models = {
-        "fast": ModelPlan(
-            Model("fast", provider="gemini", served_name="gemini-3-pro-preview"),
-            server.url,
-            key_file=str(folder / "key"),
-        )
-    }
+    ask_entry(fleet, make_plan(folder, server))
     return fleet
 
 
@@ -442,11 +432,7 @@ async def test_raw_traffic_of_a_function_reaches_what_its_target_declares(
         outside.setblocking(False)
         port = outside.getsockname()[1]
         with ModelServer(calls_once(FunctionCall("dial", {"port": port})), keys=(KEY,)) as server:
-            (tmp_path / "key").write_text(KEY)
-            plan = ModelPlan(
-                Model("fast", provider="gemini", served_name="gemini-3-pro-preview"), server.url,
-                key_file=str(tmp_path / "key"),
-            )  # fmt: skip
+            plan = make_plan(tmp_path, server)
             reach = [f"127.0.0.1:{port if is_declared else 9}"]
             targets: dict[str, Any] = {
                 "mailbox": {"kind": "maildir", "path": str(tmp_path / "mail"),
