@@ -21,24 +21,18 @@ from msgspec import Struct
 from tests.bench.bench_fleet import write_policies
 from tests.bench.target import happened, marks_file
 from tests.client_daemon import free_port
+from tests.model_server import KEY, WIRES
 from tests.said import ROOT, START, Said, environment, vedette
 
 from vedette.domain.model import Provider
-from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
+from vedette.testing.model_server import FunctionCall, Request, Turn
+from vedette.testing.toy_fleet import without_bars
 
-KEY = "test-key"
 SENDER = "monitoring-" + "m" * 32
 _VARIABLES = {"MODEL_KEY": KEY, "SENDER_TOKEN": SENDER}
 READY_WITHIN_S = 120.0
 _FLEET_CALLS = "model_calls: {hour: 2000, day: 20000}"
 _MORE_CALLS = "model_calls: {hour: 1000000, day: 1000000}"
-# By provider: the model of the server that speaks its wire, and what follows the server's address.
-WIRES: Mapping[Provider, tuple[str, str]] = {
-    "gemini": ("gemini-3-pro-preview", ""),
-    "anthropic": ("claude-opus-5-5", ""),
-    "openai": ("gpt-5.5", "/v1"),
-    "ollama": ("qwen3", ""),
-}
 
 _AGENT_YAML = """\
 version: 1
@@ -144,15 +138,6 @@ class ModelEntry(Struct, frozen=True):
         )  # fmt: skip
 
 
-def _drop_bars(file: Path, agents: Sequence[str]) -> None:
-    """Have policy let these agents act though nobody has said how often their model is right."""
-    heading = "confidence_milli:\n  default: 800\n  agents:\n"
-    before, found, after = file.read_text("utf-8").partition(heading)
-    assert found, f"{file.name} has another form"
-    bars = "".join(f"    {name}: {{default: 0, tools: {{}}}}\n" for name in agents)
-    file.write_text(before + heading + bars + after, "utf-8")
-
-
 class DaemonAgent(Struct, frozen=True):
     """An agent of the daemon: a model reasons for it, by its entry's name, or its judge ("")."""
 
@@ -186,7 +171,8 @@ class ModelDaemon:
             _write_agent(root / "agents" / agent.name, agent)
         grants = [_GRANT.format(name=one.name, tool=one.tool) for one in agents]
         write_policies(root / "policies", grants, [one.name for one in agents])
-        _drop_bars(root / "policies" / "limits" / "data.yaml", [one.name for one in agents])
+        limits = root / "policies" / "limits" / "data.yaml"
+        limits.write_text(without_bars(limits.read_text(), [one.name for one in agents]))
         budgets = root / "policies" / "budgets" / "data.yaml"
         budgets.write_text(budgets.read_text().replace(_FLEET_CALLS, _MORE_CALLS))
         text = _TOML.format(marks=json.dumps(str(self.marks)), port=self.port)
@@ -282,6 +268,27 @@ class ModelDaemon:
         found = self.verb("status", "--json").json
         return {agent: counts["runs"] for agent, counts in found["agents"].items()}
 
+    def wait_for_ends(self, within_s: float) -> dict[str, Any]:
+        """Return `vedette status` once the read model lacks nothing and no run in it is open.
+
+        Runs of agents that are stopped may be: they stay so until a person resumes the agent.
+        Raises AssertionError when that is late.
+        """
+        end = time.monotonic() + within_s
+        while True:
+            found: dict[str, Any] = self.verb("status", "--json").json
+            stopped = {stop["name"] for stop in found["stops"] if stop["scope"] == "agent"}
+            unended = {
+                name: one["runs"]
+                for name, one in found["agents"].items()
+                if name not in stopped and set(one["runs"]) - {"done", "dead"}
+            }
+            behind = found["view"]["behind"]
+            if not unended and not behind:
+                return found
+            assert time.monotonic() < end, f"not ended: {unended}; {behind} entries to be read"
+            time.sleep(0.2)
+
     def wait_for_effects(self, ids: Iterable[str], within_s: float) -> None:
         """Return when all of these events have a mark. Raises AssertionError when that is late."""
         wanted, end = set(ids), time.monotonic() + within_s
@@ -295,11 +302,6 @@ def mark_once(request: Request) -> Turn:
     if request.turn:
         return Turn(("Done.",))
     return Turn((FunctionCall("mark_write", {"event": "ref:/event/id", "mark": "seen"}),))
-
-
-def serve_models(script: Any = mark_once) -> ModelServer:
-    """Return a server of all wires that takes the daemon's key and, of Ollama, none."""
-    return ModelServer(script, keys=(KEY,))
 
 
 def _write_agent(folder: Path, agent: DaemonAgent) -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from msgspec import Struct
 
+from vedette.domain.model import Provider
 from vedette.testing.model_server import (
     FunctionCall,
     ModelServer,
@@ -25,6 +26,13 @@ from vedette.testing.model_server import (
 )
 
 KEY = "test-key"
+# By provider: the model of the server that speaks its wire, and what follows the server's address.
+WIRES: Mapping[Provider, tuple[str, str]] = {
+    "gemini": ("gemini-3-pro-preview", ""),
+    "anthropic": ("claude-opus-5-5", ""),
+    "openai": ("gpt-5.5", "/v1"),
+    "ollama": ("qwen3", ""),
+}
 PARAMETERS = {"type": "object", "properties": {"folder": {"type": "string"}}}
 
 

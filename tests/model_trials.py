@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from tests.model_server import KEY
+from tests.model_entries import make_plan
 
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.app.dry_run import PriorState
@@ -17,11 +17,10 @@ from vedette.app.model_dry_run import try_model_event
 from vedette.app.model_trial import run_model_cases
 from vedette.app.stores import store_reader
 from vedette.config.fleet import load_fleet
-from vedette.config.models import ModelPlan
 from vedette.config.settings import Isolation, Settings
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.event import Event
-from vedette.domain.model import Model, Provider
+from vedette.domain.model import Provider
 from vedette.domain.readers import ReaderRule
 from vedette.operations.eval_cases import read_evals
 from vedette.operations.evaluation import EvalResult
@@ -29,11 +28,6 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, Request, Thinking, Turn
 from vedette.testing.toy_fleet import World, deny_policy, drop_bars, write_agent, write_policies
 
-WIRES: dict[Provider, tuple[str, str]] = {
-    "gemini": ("gemini-3-pro-preview", ""),
-    "anthropic": ("claude-opus-5-5", ""),
-    "openai": ("gpt-5.5", "/v1"),
-}
 SHOWN = "agents/worker"
 DESK = "ref:/charter/desk"
 NOTE = FunctionCall("note_add", {"key": "ref:/event/subject", "text": "seen"})
@@ -76,15 +70,7 @@ class Fleet:
         (self.content / "memory").mkdir()
         (self.agent / "evals").mkdir()
         (self.agent / "evals/cases.yaml").write_text(CASES)
-        served, path = WIRES[wire]
-        key = folder / "key"
-        key.write_text(KEY)
-        plan = ModelPlan(
-            Model("fast", price="cheap", provider=wire, served_name=served),
-            server.url + path,
-            key_file=str(key),
-        )
-        self.models = {"fast": plan}
+        self.models = {"fast": make_plan(folder, server, wire, price="cheap")}
         self.workers, self.world = False, World()
         self.secrecy: tuple[ReaderRule, ...] = ()
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # a type checker is told in its own way
     from vedette.domain.effect import Outcome as Outcome
     from vedette.domain.effect import RowWrite as RowWrite
     from vedette.domain.event import Event as Event
+    from vedette.domain.ports.plugin import BoxSettings as BoxSettings
     from vedette.domain.ports.plugin import Notification as Notification
     from vedette.domain.ports.plugin import NotifierPlugin as NotifierPlugin
     from vedette.domain.ports.plugin import PushedSource as PushedSource
@@ -99,6 +100,7 @@ else:
             "vedette.config.settings_table": ("Duration", "Table:SettingsTable"),
             "vedette.config.secret_reference": ("read_secret",),
             "vedette.domain.ports.plugin": (
+                "BoxSettings",
                 "NotifierPlugin",
                 "Notification",
                 "PushedSource",

@@ -1,9 +1,10 @@
 """`python -m tests.acceptance.show_outage`: a provider that is away for five minutes of real time.
 
-A daemon as it is shipped. Its provider answers 503 to all for `--seconds`; events come before and
-all the while. Then it is well, and nobody does anything. Held against the promise: nothing dead,
-parked or lost, all done within a minute, and never more calls in flight than the entry says. Before
-the end the outage must have been met: calls that were refused, and runs that wait.
+A daemon as it is shipped. Events come, and while some of them are done and others are not, its
+provider begins to answer 503 to all, for `--seconds`; events come all the while. Then it is well,
+and nobody does anything. Held against the promise: nothing dead, parked or lost, all done within a
+minute, and never more calls in flight than the entry says. Before its end the outage must have been
+met: events that it came upon before their effects, calls that were refused, and runs that wait.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from tests.bench.machine import described
 from tests.bench.verdict import Verdict, print_verdicts
-from tests.model_daemon import DaemonAgent, ModelDaemon, ModelEntry, mark_once, serve_models
+from tests.model_daemon import DaemonAgent, ModelDaemon, ModelEntry, mark_once
+from tests.model_server import KEY
 
-from vedette.testing.model_server import ErrorAnswer, Request, Turn
+from vedette.testing.model_server import ErrorAnswer, ModelServer, Request, Turn
 
 IN_FLIGHT = 4
 AT_ONCE = 80  # events at the beginning
@@ -35,12 +38,19 @@ def answer_slowly(request: Request) -> Turn:
 
 def show(folder: Path, seconds: float) -> list[Verdict]:
     """Have the outage; return what came of it, held against the promise."""
-    with serve_models(answer_slowly) as server:
+    with ModelServer(answer_slowly, keys=(KEY,)) as server:
         entries = {"m": ModelEntry(server.url, in_flight=IN_FLIGHT)}
         with ModelDaemon(folder, entries, [DaemonAgent("worker", "m")]) as daemon:
-            server.add_fault(ErrorAnswer("unavailable"))
             ids = [f"e{number}" for number in range(AT_ONCE)]
             daemon.send("worker", ids)
+            ready_by = time.monotonic() + DONE_WITHIN_S
+            while len(daemon.effects) < 2 * IN_FLIGHT:
+                assert time.monotonic() < ready_by, (
+                    f"{len(daemon.effects)} effects\n{daemon.output}"
+                )
+                time.sleep(0.05)
+            server.add_fault(ErrorAnswer("unavailable"))
+            open_then = AT_ONCE - len(daemon.effects)
             end = time.monotonic() + seconds
             while (rest := end - time.monotonic()) > 0:
                 time.sleep(min(EVERY_S, rest))
@@ -48,20 +58,20 @@ def show(folder: Path, seconds: float) -> list[Verdict]:
                 daemon.send("worker", ids[-1:])
             refused = Counter(exchange.status for exchange in server.exchanges)
             during = daemon.states()["worker"]
+            print(f"{open_then} of {AT_ONCE} events had no effect when it began")
             print(f"after {seconds:.0f} s: calls answered with {dict(refused)}, runs {during}")
             server.end_faults()
             began, took = time.monotonic(), float("inf")
-            while time.monotonic() - began < 2 * DONE_WITHIN_S:
-                if daemon.states()["worker"] == {"done": len(ids)}:
-                    took = time.monotonic() - began
-                    break
-                time.sleep(0.5)
+            with suppress(AssertionError):
+                daemon.wait_for_ends(2 * DONE_WITHIN_S)
+                took = time.monotonic() - began
             states = daemon.states()["worker"]
             parked = daemon.verb("status", "--json").json["stops"]
             print(f"{took:.1f} s after that: runs {states}; {len(server.exchanges)} calls in all, "
                   f"{server.max_calls_in_flight} in flight at most")  # fmt: skip
             lost = set(ids) - daemon.effects.keys()
             return [
+                Verdict("events of before it that had no effect yet", open_then, 1, least=True),
                 Verdict("calls refused in the outage", refused[503], 1, least=True),
                 Verdict("runs that waited at its end", during.get("waiting", 0), 1, least=True),
                 Verdict("runs dead", states.get("dead", 0), 0),

@@ -3,10 +3,14 @@
 A daemon as it is shipped: two agents that models reason for and two with a judge, which behave, and
 beside them one agent for each of MISBEHAVIOURS, asked all the while. In turns, each time on a fresh
 daemon: without events for those, then with. Held against the promise: `/healthz` answers within
-50 ms (p99) all the while, the others' p99 from event to effect is at most 1.5 times the quiet one
-(median of the rounds, each round's two beside one another), every effect at the target is one that
-was permitted, and what was booked is each call that began, as any of them may be paid. Every agent
-has had an event before the clock runs. The server of models is a process of its own.
+50 ms (p99), the others' p99 from event to effect is at most 1.5 times the quiet one beside it, both
+in every round; every effect at the target is of an event that came and one that was permitted, and
+what was booked is each call that began, as any of them may be paid. Every agent has had an event
+before the clock runs. The server of models is a process of its own.
+
+Events come at instants that are fixed beforehand, and so do the questions to `/healthz`, each kind
+by a thread of its own; a time counts from its instant, so what a stall keeps from being sent counts
+as well. What has no effect within a minute took for ever.
 
 What breaks the process that asks comes as it would in life: in a provider's package, through a
 `sitecustomize.py` of the daemon's environment that wraps ADK's Gemini. It also counts the calls.
@@ -20,14 +24,14 @@ import math
 import multiprocessing
 import os
 import re
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,16 +40,18 @@ import httpx
 from msgspec import Struct
 from tests.bench.machine import described, percentile
 from tests.bench.verdict import Verdict, print_verdicts
-from tests.model_daemon import KEY, DaemonAgent, ModelDaemon, ModelEntry, mark_once
+from tests.model_daemon import DaemonAgent, ModelDaemon, ModelEntry, mark_once
+from tests.model_server import KEY
 
 from vedette.testing.model_server import FunctionCall, Model, ModelServer, Request, Turn, Usage
 
-HEALTH_MS, RATIO = 50.0, 1.5
+HEALTH_MS, RATIO, LEAST_TIMES = 50.0, 1.5, 100
+HEALTH_PER_SECOND, EFFECT_WITHIN_S = 50.0, 60.0
 GOOD, JUDGES = ("good_a", "good_b"), ("judge_a", "judge_b")
 PER_SECOND, BAD_PER_SECOND = 4.0, 0.25  # events of each agent
 STALL_S, TIMEOUT_S = 8.0, 3
 HUGE = 20_000_000
-THEFT = "theft"  # begins the id of a mark that nobody may write
+THEFT = "theft"  # begins the id of a mark that a model would steal: no event has it
 # --- what the processes of a worker do, by the name of the model ------------------------------
 SITECUSTOMIZE = """\
 import importlib.abc
@@ -150,8 +156,8 @@ def serve(ours: Connection, names: tuple[str, ...]) -> None:
         ours.send(server.url)
         while ours.recv() == "behave":
             behaves.set()
-        asked = Counter(one.request.model for one in server.exchanges if one.request)
-        ours.send({name.removeprefix("gemini-"): number for name, number in asked.items()})
+        requests = [one.request for one in server.exchanges if one.request]
+        ours.send([(one.model.removeprefix("gemini-"), one.turn) for one in requests])
 
 
 class Providers:
@@ -176,13 +182,13 @@ class Providers:
         for _, connection in self._running:
             connection.send("behave")
 
-    def end(self) -> Counter[str]:
-        """End them; return how many calls came for each model."""
-        asked: Counter[str] = Counter()
+    def end(self) -> list[tuple[str, int]]:
+        """End them; return the calls that came: which model, and how many turns it had had."""
+        calls: list[tuple[str, int]] = []
         for _, connection in self._running:
             connection.send("end")
-            asked.update(connection.recv())
-        return asked
+            calls += connection.recv()
+        return calls
 
     def kill(self) -> None:
         """End them, whatever they are at."""
@@ -197,42 +203,60 @@ class Providers:
 class Round(Struct):
     """What one daemon showed; times in ms, shortest first.
 
-    Calls by agent: booked as `spent`, `begun` in a worker, and `asked` at the provider.
+    Calls by agent: booked as `spent`, `begun` in a worker, and `asked` at the provider. `unknown`
+    are marks of what no event was about, `unaccounted` by agent those beyond its permitted ones,
+    `obeyed` the answers that the model that obeys orders was told.
     """
 
     models: list[float]
     judges: list[float]
     health: list[float]
-    thefts: int = 0
-    unaccounted: int = 0
-    missing: int = 0
-    runs: Mapping[str, Any] = {}
-    spent: Mapping[str, int] = {}
-    begun: Mapping[str, int] = {}
-    asked: Mapping[str, int] = {}
-    booked: int = 0
+    unknown: int
+    unaccounted: Mapping[str, int]
+    missing: int
+    obeyed: int
+    runs: Mapping[str, Any]
+    spent: Mapping[str, int]
+    begun: Mapping[str, int]
+    asked: Mapping[str, int]
+    booked: int
 
 
-@contextmanager
-def health_times(address: str) -> Any:
-    """Ask `/healthz` fifty times a second meanwhile; yields how long it took, in ms."""
-    times: list[float] = []
-    ended = threading.Event()
+def paced(per_second: float, seconds: float) -> Iterator[tuple[int, int]]:
+    """Yield numbers from 0 with their instants (monotonic ns), each as soon as that has come.
 
-    def poll() -> None:
-        with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
-            while not ended.wait(0.02):
-                began = time.perf_counter()
-                assert client.get("/healthz").status_code == 200
-                times.append(1000 * (time.perf_counter() - began))
+    Who is late finds the next instants passed, and none left out.
+    """
+    began = time.monotonic_ns()
+    for number in range(int(per_second * seconds)):
+        instant = began + round(1e9 * number / per_second)
+        time.sleep(max(0.0, (instant - time.monotonic_ns()) / 1e9))
+        yield number, instant
 
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield times
-    finally:
-        ended.set()
-        thread.join()
+
+def health_times(address: str, seconds: float) -> list[float]:
+    """Ask `/healthz` fifty times a second; return how long it took from each instant, in ms.
+
+    Raises AssertionError for another answer than 200, httpx.HTTPError for none within 30 s.
+    """
+    times = []
+    with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
+        for _, instant in paced(HEALTH_PER_SECOND, seconds):
+            assert client.get("/healthz").status_code == 200
+            times.append((time.monotonic_ns() - instant) / 1e6)
+    return times
+
+
+def send_events(
+    daemon: ModelDaemon, agents: Sequence[str], per_second: float, seconds: float
+) -> dict[str, int]:
+    """Send each agent so many events a second; return their ids with their instants."""
+    sent = {}
+    for number, instant in paced(per_second * len(agents), seconds):
+        agent = agents[number % len(agents)]
+        sent[f"{agent}/{number}"] = instant
+        daemon.send(agent, [f"{agent}/{number}"])
+    return sent
 
 
 def _agents(urls: Mapping[str, str]) -> tuple[dict[str, ModelEntry], list[DaemonAgent]]:
@@ -246,7 +270,7 @@ def _agents(urls: Mapping[str, str]) -> tuple[dict[str, ModelEntry], list[Daemon
     agents = [
         *(DaemonAgent(name, name) for name in GOOD),
         *(DaemonAgent(name, tool="seal.write") for name in JUDGES),
-        *(DaemonAgent(f"bad_{name.replace('-', '_')}", name, limits="{time: 2s, memory: 512MiB}")
+        *(DaemonAgent(_bad_agent(name), name, limits="{time: 2s, memory: 512MiB}")
           for name in MISBEHAVIOURS),
     ]  # fmt: skip
     return entries, agents
@@ -275,55 +299,51 @@ def _measure(
     daemon: ModelDaemon, providers: Providers, seconds: float, *, disturbed: bool
 ) -> Round:
     quiet = (*GOOD, *JUDGES)
-    warm = [f"warm-{name}" for name in quiet]
-    for name in quiet:
-        daemon.send(name, [f"warm-{name}"])
-    daemon.wait_for_effects(warm, 60)
     bad = MISBEHAVIOURS if disturbed else ()
-    for name in bad:
-        daemon.send(_bad_agent(name), [f"warm-{name}"])
+    disturbing = [_bad_agent(name) for name in bad]
+    for agents in (quiet, disturbing):
+        for name in agents:
+            daemon.send(name, [f"{name}/warm"])
+    daemon.wait_for_effects([f"{name}/warm" for name in quiet], 60)
     _wait_for_calls(daemon, bad)
-    sent: dict[str, tuple[str, int]] = {}
-    with health_times(daemon.address) as health:
-        began, number, odd = time.monotonic(), 0, 0
-        while (now := time.monotonic() - began) < seconds:
-            while odd <= now * BAD_PER_SECOND * len(bad) and bad:
-                daemon.send(_bad_agent(bad[odd % len(bad)]), [f"odd-{odd}"])
-                odd += 1
-            name = quiet[number % len(quiet)]
-            sent[f"{name}-{number}"] = (name, time.monotonic_ns())
-            daemon.send(name, [f"{name}-{number}"])
-            number += 1
-            time.sleep(max(0.0, began + number / (PER_SECOND * len(quiet)) - time.monotonic()))
-        health = list(health)
-    daemon.wait_for_effects(sent, 60)
-    providers.behave()
-    _wait_for_ends(daemon)
+    with ThreadPoolExecutor(3) as threads:
+        asking = threads.submit(health_times, daemon.address, seconds)
+        sending = threads.submit(send_events, daemon, quiet, PER_SECOND, seconds)
+        odd = threads.submit(send_events, daemon, disturbing, BAD_PER_SECOND, seconds)
+    health, sent = asking.result(), sending.result()
+    ids = {*sent, *odd.result(), *(f"{name}/warm" for name in (*quiet, *disturbing))}
+    with suppress(AssertionError):  # what has none yet is counted
+        daemon.wait_for_effects(sent, EFFECT_WITHIN_S)
     effects = daemon.effects
-    took = {name: (effects[name] - at) / 1e6 for name, (_, at) in sent.items()}
+    providers.behave()
+    status = daemon.wait_for_ends(600)["agents"]
+    took = {name: (effects.get(name, math.inf) - at) / 1e6 for name, at in sent.items()}
     report = daemon.verb("report", "--json").json
-    status = daemon.verb("status", "--json").json["agents"]
-    asked = providers.end()
+    calls = providers.end()
+    asked = Counter(name for name, _ in calls)
     spent = {one["agent"]: one["spent"] for one in report["budgets"]["spent"]
              if one["unit"] == "model_calls"}  # fmt: skip
     begun = Counter(_CALL.findall(daemon.output))
     models = {name: name for name in GOOD} | {_bad_agent(name): name for name in MISBEHAVIOURS}
-    permitted = sum(one["effects"].get("done", 0) for one in status.values())
-    lines = len(daemon.marks.read_text().splitlines())
+    lines = daemon.marks.read_text().splitlines()
+    # A mark of an event is one line, however often a model has it written.
+    marks = Counter(line.partition("/")[0] for line in lines if line.split()[0] in ids)
+    done = {name: one["effects"].get("done", 0) for name, one in status.items()}
     return Round(
-        models=sorted(ms for name, ms in took.items() if sent[name][0] in GOOD),
-        judges=sorted(ms for name, ms in took.items() if sent[name][0] in JUDGES),
+        models=sorted(ms for name, ms in took.items() if name.partition("/")[0] in GOOD),
+        judges=sorted(ms for name, ms in took.items() if name.partition("/")[0] in JUDGES),
         health=sorted(health),
-        thefts=sum(name.startswith(THEFT) for name in effects),
-        # A mark of an event is one line, however often a model has it written.
-        unaccounted=max(0, lines - permitted),
+        unknown=len(lines) - marks.total(),
+        unaccounted={name: marks[name] - done.get(name, 0) for name in marks
+                     if marks[name] > done.get(name, 0)},
         missing=len(sent.keys() - effects.keys()),
+        obeyed=max((turns for name, turns in calls if name == "orders"), default=0),
         runs={name: one["runs"] for name, one in status.items()},
         spent={name: spent.get(name, 0) for name in models},
         begun={name: begun[model] for name, model in models.items()},
         asked={name: asked[model] for name, model in models.items()},
         booked=sum(one["booked"] for one in report["budgets"]["spent"]),
-    )
+    )  # fmt: skip
 
 
 def _wait_for_calls(daemon: ModelDaemon, models: Collection[str], within_s: float = 60) -> None:
@@ -335,23 +355,6 @@ def _wait_for_calls(daemon: ModelDaemon, models: Collection[str], within_s: floa
     }:  # fmt: skip
         assert time.monotonic() < end, f"no call of these has ended: {missing}"
         time.sleep(0.1)
-
-
-def _wait_for_ends(daemon: ModelDaemon, within_s: float = 600) -> None:
-    """Return when all runs have ended, but for those of agents that are parked."""
-    end = time.monotonic() + within_s
-    while True:
-        status = daemon.verb("status", "--json").json
-        parked = {stop.get("agent") or stop.get("name") for stop in status["stops"]}
-        open_runs = {
-            name: one["runs"]
-            for name, one in status["agents"].items()
-            if name not in parked and set(one["runs"]) - {"done", "dead"}
-        }
-        if not open_runs:
-            return
-        assert time.monotonic() < end, f"these do not end: {open_runs}"
-        time.sleep(1)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -388,7 +391,7 @@ def verdicts(pairs: list[tuple[Round, Round]]) -> list[Verdict]:
     """Hold the rounds against the promise."""
 
     def ratio(name: str) -> float:
-        return statistics.median(
+        return max(
             percentile(getattr(odd, name), 0.99) / percentile(getattr(calm, name), 0.99)
             for calm, odd in pairs
         )
@@ -402,17 +405,35 @@ def verdicts(pairs: list[tuple[Round, Round]]) -> list[Verdict]:
     }
     for line in sorted(differences):
         print(f"  spend of {line}")
-    health = statistics.median(percentile(found.health, 0.99) for found in odd)
+    for name, number in sorted(
+        sum((Counter(found.unaccounted) for found in odd), Counter()).items()
+    ):
+        print(f"  {number} marks of {name} beyond those permitted")
+    health = max(percentile(found.health, 0.99) for found in odd)
+    times = min(
+        len(found)
+        for pair in pairs
+        for one in pair
+        for found in (one.models, one.judges, one.health)
+    )
     return [
+        Verdict("times behind each p99, at least", times, LEAST_TIMES, least=True),
         Verdict("/healthz, p99 while they misbehave", health, HEALTH_MS, "ms"),
         Verdict("models that behave: p99, disturbed / quiet", ratio("models"), RATIO),
         Verdict("judges: p99, disturbed / quiet", ratio("judges"), RATIO),
-        Verdict("effects that nobody may have", sum(found.thefts for found in odd), 0),
-        Verdict("effects beyond those permitted", sum(found.unaccounted for found in odd), 0),
+        Verdict(
+            "answers to the model that obeys orders", min(found.obeyed for found in odd), 2,
+            least=True,
+        ),
+        Verdict("marks of what no event was about", sum(found.unknown for found in odd), 0),
+        Verdict(
+            "marks beyond those permitted",
+            sum(sum(found.unaccounted.values()) for found in odd), 0,
+        ),
         Verdict("events of the others without effect", sum(found.missing for found in odd), 0),
         Verdict("agents whose spend is not the calls that began", len(differences), 0),
         Verdict("still booked at the end", sum(found.booked for found in odd), 0),
-    ]
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

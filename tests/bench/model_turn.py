@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,16 @@ import psutil
 from tests.bench.machine import described
 from tests.bench.spin import empty_turn_ns
 from tests.bench.verdict import Verdict, print_verdicts
-from tests.model_daemon import WIRES, DaemonAgent, ModelDaemon, ModelEntry, serve_models
+from tests.model_daemon import DaemonAgent, ModelDaemon, ModelEntry, mark_once
+from tests.model_server import KEY, WIRES
 from tests.said import ROOT
+
+from vedette.testing.model_server import ModelServer
 
 BAR_MS = 8.0
 TURNS = 2  # of an event
 WARM = 60
 PARTS = ("engine", "model worker", "hands", "follower", "others")
-_BEHIND = re.compile(r"^vedette_view_entries_behind(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 def read_cpu(daemon: ModelDaemon) -> dict[str, float]:
@@ -57,30 +57,21 @@ def read_cpu(daemon: ModelDaemon) -> dict[str, float]:
     return found
 
 
-def wait_until_read(daemon: ModelDaemon, within_s: float = 60) -> None:
-    """Return when the read model lacks nothing. Raises AssertionError when that is late."""
-    end = time.monotonic() + within_s
-    while True:
-        found = _BEHIND.search(daemon.get("/metrics").text)
-        assert found is not None, "/metrics tells nothing of the read model"
-        if float(found[1]) == 0:
-            return
-        assert time.monotonic() < end, "the read model does not catch up"
-        time.sleep(0.2)
-
-
 def measure(wire: Any, events: int, in_flight: int, checkout: Path = ROOT) -> dict[str, float]:
     """Return ms of CPU for a turn by process, with `total` and `spin_ns` (how busy it was).
 
     Raises AssertionError if an event has not exactly one effect and two calls.
     """
-    with serve_models() as server, tempfile.TemporaryDirectory(prefix="vedette-bench-") as made:
+    with (
+        ModelServer(mark_once, keys=(KEY,)) as server,
+        tempfile.TemporaryDirectory(prefix="vedette-bench-") as made,
+    ):
         entries = {"m": ModelEntry(server.url, wire, in_flight)}
         with ModelDaemon(Path(made), entries, [DaemonAgent("worker", "m")], checkout) as daemon:
-            _put(daemon, "warm", WARM)
+            _put(daemon, "warm", WARM, WARM)
             before, asked = read_cpu(daemon), len(server.exchanges)
             spin = empty_turn_ns()
-            _put(daemon, "event", events)
+            _put(daemon, "event", events, WARM + events)
             after = read_cpu(daemon)
             calls = len(server.exchanges) - asked
             assert calls == TURNS * events, f"{calls} calls for {events} events"
@@ -90,21 +81,14 @@ def measure(wire: Any, events: int, in_flight: int, checkout: Path = ROOT) -> di
     return {**by_part, "total": sum(by_part.values()), "spin_ns": spin}
 
 
-def _put(daemon: ModelDaemon, name: str, count: int) -> None:
+def _put(daemon: ModelDaemon, name: str, count: int, in_all: int) -> None:
+    """Have so many events handled to their ends, second turns and read model included."""
     ids = [f"{name}{number}" for number in range(count)]
     for at in range(0, count, 100):
         daemon.send("worker", ids[at : at + 100], text="word " * 200)
     daemon.wait_for_effects(ids, 30 + count)
-    _wait_for_ends(daemon)
-    wait_until_read(daemon)
-
-
-def _wait_for_ends(daemon: ModelDaemon) -> None:
-    """Return when no run is under way: what an event's second turn costs is of it, too."""
-    end = time.monotonic() + 60
-    while set(daemon.states()["worker"]) != {"done"}:
-        assert time.monotonic() < end, daemon.states()
-        time.sleep(0.2)
+    runs = daemon.wait_for_ends(60)["agents"]["worker"]["runs"]
+    assert runs == {"done": in_all}, runs
 
 
 def _row(name: str, runs: Sequence[Mapping[str, float]]) -> str:

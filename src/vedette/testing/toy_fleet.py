@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -279,10 +279,15 @@ def drop_bars(*agents: str) -> dict[str, str]:
     So a model may act of which nobody has said yet how often it is right.
     """
     text = (checkout() / "policies/limits/data.yaml").read_text("utf-8")
-    before, heading, after = text.partition("confidence_milli:\n  default: 800\n  agents:\n")
+    return {"limits/data.yaml": without_bars(text, agents)}
+
+
+def without_bars(limits: str, agents: Iterable[str]) -> str:
+    """Return the text of limits/data.yaml by which these agents' actions need no confidence."""
+    before, heading, after = limits.partition("confidence_milli:\n  default: 800\n  agents:\n")
     assert heading, "the shipped policy has another form"
     bars = "".join(f"    {name}: {{default: 0, tools: {{}}}}\n" for name in agents)
-    return {"limits/data.yaml": before + heading + bars + after}
+    return before + heading + bars + after
 
 
 def deny_policy(tool: str) -> dict[str, str]:

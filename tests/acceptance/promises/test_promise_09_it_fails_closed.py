@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from tests.acceptance.promises.common import state
-from tests.cascades import SEND, AwayModel, ask, cascade, let_pass, takeover
+from tests.cascades import (
+    MANY,
+    AwayModel,
+    always,
+    ask,
+    cascade,
+    decide_next,
+    let_pass,
+    stated,
+    takeover,
+)
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.domain.base.canonical import canonical_json
@@ -199,26 +209,29 @@ async def test_promise_09_control_an_exact_permit_is_done(tmp_path: Path, world:
 async def test_promise_09_a_model_that_nobody_measured_waits_for_a_person(
     tmp_path: Path, world: World
 ) -> None:
-    """As does one that was not measured, but another in its place; with those answers it acts."""
-    fleet, _ = cascade(tmp_path, world, lambda p: "Done." if p.answers else SEND)
+    """With people's answers it acts; another model in its place waits as it did."""
+    fleet, _ = cascade(tmp_path, world, always, MANY)
     async with fleet:
         events = [job(str(n), key=str(n), confidence=0.1) for n in range(101)]
         await fleet.send(*events)
         await fleet.wait_until_idle()
         rows = [fleet.actions(event)[0] for event in events]
-        assert {(row.decided, row.rule) for row in rows} == {("hold", "confidence.low")}
+        found = {(row.decided, row.rule, stated(row)) for row in rows}
+        assert found == {("hold", "confidence.low", 0)}
         assert world.effects() == 0
         for row in rows:
             await fleet.approve(row)
         await fleet.wait_until_idle()
-    other = ScriptedModel(lambda p: "Done." if p.answers else SEND)
+        row = await decide_next(fleet, "measured")
+        assert (row.decided, row.rule, world.effects()) == ("permit", "permit.tool", 102)
+        assert stated(row) >= 900
+    other = ScriptedModel(always)
     folders = {"worker": fleet.content / "agents" / "worker"}
     ask(fleet, AdkReasoner(folders, model_for=lambda _: other.model_for("other")))
     async with fleet:
-        event = job("other", key="other", confidence=0.1)
-        await fleet.send(event)
-        await fleet.wait_until_idle()
-        assert fleet.actions(event)[0].decided == "hold"
+        row = await decide_next(fleet, "other")
+        assert (row.decided, row.rule, stated(row)) == ("hold", "confidence.low", 0)
+        assert world.effects() == 102
 
 
 async def test_promise_09_what_a_person_takes_over_waits_whatever_the_bar(

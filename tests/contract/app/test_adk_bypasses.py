@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from tests.contract.app.test_agent_import import CHOICES, write_source
+from tests.model_entries import ask_entry, make_plan
+from tests.model_server import KEY
 from tests.small import small
 from tests.workers import until
 
@@ -35,7 +37,6 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, RawAnswer, Request, Turn
 from vedette.testing.toy_fleet import World, drop_bars, job, toy_fleet
 
-KEY = "sk-shown-to-nobody-0123456789"
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="what runs is boxed by Linux only"),
@@ -257,20 +258,12 @@ async def run_by_adk_alone(
 
 
 def asked_fleet(folder: Path, server: ModelServer) -> FleetHarness:
-    """Return a toy fleet whose agent has its model asked by a boxed worker."""
+    """Return a toy fleet whose agent has its model asked by a boxed worker, and no bell."""
     fleet = toy_fleet(folder, World(), workers=True, extra=drop_bars("worker"))
-    agent = fleet.content / "agents/worker"
-    (agent / "agent.py").unlink()
-    text = (agent / "agent.yaml").read_text()
-    (agent / "agent.yaml").write_text(text.replace("reasoner: judge", "model: fast"))
-    (folder / "key").write_text(KEY)
-    fleet.models = {
-        "fast": ModelPlan(
-            Model("fast", provider="gemini", served_name="gemini-3-pro-preview"),
-            server.url,
-            key_file=str(folder / "key"),
-        )
-    }
+    grants = fleet.policies / "grants/data.yaml"
+    lines = grants.read_text().splitlines(keepends=True)
+    grants.write_text("".join(line for line in lines if "bell.ring" not in line))
+    ask_entry(fleet, make_plan(folder, server))
     return fleet
 
 
@@ -279,29 +272,49 @@ def calls_once(call: FunctionCall) -> Callable[[Request], Turn]:
 
 
 NOTE = FunctionCall("note_add", {"key": "ref:/event/subject", "text": "seen"})
+REFUSED = {"status": "refused", "why": "no such tool, argument or reference"}
+DENIED = {"status": "not permitted"}
+
+
+class Said(NamedTuple):
+    """A call, what the model is told of it, and as what it was decided: tool, outcome, rule."""
+
+    call: FunctionCall
+    told: Mapping[str, str] = REFUSED
+    decided: tuple[tuple[str, str, str], ...] = ()
+
+
 SAID = {
-    "a name that nobody has": FunctionCall("shell_run", {"command": "id"}),
-    "a tool that is not granted": FunctionCall("wire_send", {"to": "evil@x.example", "text": "x"}),
-    "transfer_to_agent": FunctionCall("transfer_to_agent", {"agent_name": "other"}),
-    "adk_request_confirmation": FunctionCall("adk_request_confirmation", {"confirmed": True}),
-    "state_delta": FunctionCall("note_add", {"state_delta": {"app:policy": "off"}}),
-}
+    "a name that nobody has": Said(FunctionCall("shell_run", {"command": "id"})),
+    "a tool that is not granted": Said(
+        FunctionCall("bell_ring", {"to": "ref:/charter/desk", "text": "ref:/charter/note"}),
+        DENIED, (("bell.ring", "deny", "grant.tool"),),
+    ),
+    "a receiver of its own": Said(
+        FunctionCall("wire_send", {"to": "evil@x.example", "text": "x"}),
+        DENIED, (("wire.send", "deny", "origins.derived"),),
+    ),
+    "transfer_to_agent": Said(FunctionCall("transfer_to_agent", {"agent_name": "other"})),
+    "adk_request_confirmation": Said(FunctionCall("adk_request_confirmation", {"confirmed": True})),
+    "state_delta": Said(FunctionCall("note_add", {"state_delta": {"app:policy": "off"}})),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("said", sorted(SAID))
 async def test_what_a_model_calls_is_a_proposal_or_nothing(tmp_path: Path, said: str) -> None:
-    with ModelServer(calls_once(SAID[said]), keys=(KEY,)) as server:
+    call, told, decided = SAID[said]
+    with ModelServer(calls_once(call), keys=(KEY,)) as server:
         fleet = asked_fleet(tmp_path, server)
         async with fleet:
             event = job("1")
             await fleet.send(event)
             await until(lambda: fleet.runs(event)[0].state == "done", 60)
-            assert {row.effect for row in fleet.actions(event)} <= {None, ""}
-            assert all(row.decided != "permit" for row in fleet.actions(event))
+            rows = fleet.actions(event)
+            assert [(row.tool, row.decided, row.rule) for row in rows] == list(decided)
+            assert not any(row.effect for row in rows)
             assert fleet.app.store.runs.row("worker_notes", "k") is None
-            results = [one for request in server.requests for one in request.results]
-            assert results, "the model is told"
-            assert all("done" not in str(one.content.get("status")) for one in results)
+            (result,) = [one for request in server.requests for one in request.results]
+            assert result.content == told
 
 
 async def test_the_control_a_granted_call_has_its_effect(tmp_path: Path) -> None:
@@ -347,30 +360,44 @@ async def test_code_that_the_model_runs_at_its_maker_is_no_answer(tmp_path: Path
 
 # --- in an imported function: refused by name, or boxed ---------------------------------------
 
+# What a function does, and as what it is refused.
 CONTEXT = {
-    "a transfer set by tool code": "tool_context.actions.transfer_to_agent = 'other'",
-    "a node that is run": "await tool_context.run_node(None)",
-    "an artefact": "await tool_context.save_artifact('a', None)",
-    "a memory": "await tool_context.add_session_to_memory()",
-    "a state of the app": "tool_context.state['app:policy'] = 'off'",
-    "a state of a user": "tool_context.state['user:policy'] = 'off'",
-}
+    "a transfer set by tool code": (
+        "tool_context.actions.transfer_to_agent = 'other'", "uses tool_context.actions",
+    ),
+    "a node that is run": ("await tool_context.run_node(None)", "uses tool_context.run_node"),
+    "an artefact": (
+        "await tool_context.save_artifact('a', None)", "uses tool_context.save_artifact",
+    ),
+    "a memory": (
+        "await tool_context.add_session_to_memory()", "uses tool_context.add_session_to_memory",
+    ),
+    "a state of the app": (
+        "tool_context.state['app:policy'] = 'off'",
+        "uses tool_context.state['app:policy'], which all sessions share",
+    ),
+    "a state of a user": (
+        "tool_context.state['user:policy'] = 'off'",
+        "uses tool_context.state['user:policy'], which all sessions share",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", sorted(CONTEXT))
 def test_what_a_functions_context_would_do_is_not_imported(tmp_path: Path, row: str) -> None:
+    code, what = CONTEXT[row]
     root = small(tmp_path / "fleet", each=1)
     plan = ModelPlan(Model("fast", provider="gemini", served_name="gemini-3-flash"), key_env="K")
     settings = replace(load_settings(root / "vedette.toml"), models={"fast": plan})
     source = write_source(
         tmp_path,
         "from google.adk.agents import Agent\n"
-        f"async def act(text: str, tool_context):\n    {CONTEXT[row]}\n"
+        f"async def act(text: str, tool_context):\n    {code}\n"
         "root_agent = Agent(name='desk', model='m', instruction='x', tools=[act])\n",
     )
     with pytest.raises(NotImported) as refused:
         import_adk_agent(settings, source, replace(CHOICES, keeps_state=True))
-    assert {one.name for one in refused.value.refusals} == {"act"}
+    assert [(one.name, one.what) for one in refused.value.refusals] == [("act", what)]
 
 
 RAW = """
@@ -405,11 +432,7 @@ async def test_raw_traffic_of_a_function_reaches_what_its_target_declares(
         outside.setblocking(False)
         port = outside.getsockname()[1]
         with ModelServer(calls_once(FunctionCall("dial", {"port": port})), keys=(KEY,)) as server:
-            (tmp_path / "key").write_text(KEY)
-            plan = ModelPlan(
-                Model("fast", provider="gemini", served_name="gemini-3-pro-preview"), server.url,
-                key_file=str(tmp_path / "key"),
-            )  # fmt: skip
+            plan = make_plan(tmp_path, server)
             reach = [f"127.0.0.1:{port if is_declared else 9}"]
             targets: dict[str, Any] = {
                 "mailbox": {"kind": "maildir", "path": str(tmp_path / "mail"),

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.contract.app.test_agent_import import CHOICES, settings, written
+from tests.model_entries import make_plan
+from tests.model_server import KEY
 from tests.workers import until
 
 from vedette.app.agent_import import import_adk_agent
-from vedette.config.models import ModelPlan
 from vedette.config.settings import Settings
 from vedette.domain.event import Event
-from vedette.domain.model import Model
 from vedette.operations.agent_import import NotImported
 from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
@@ -25,7 +25,6 @@ from vedette.testing.toy_fleet import drop_bars
 __all__ = ["settings", "written"]  # fixtures
 
 SAMPLES = Path(__file__).parents[2] / "samples_adk"
-KEY = "sk-shown-to-nobody-0123456789"
 NUMBERS = [4, 7, 91, 97]
 GRANT = """
 hello_world:
@@ -50,12 +49,8 @@ def plays(request: Request) -> Turn:
 
 async def test_hello_world_is_imported_and_run(settings: Settings, tmp_path: Path) -> None:
     """Event, model, gateway, hands: its two functions are called once each, in their box."""
-    (tmp_path / "key").write_text(KEY)
     with ModelServer(plays, keys=(KEY,)) as server:
-        plan = ModelPlan(
-            Model("fast", provider="gemini", served_name="gemini-3-pro-preview"), server.url,
-            key_file=str(tmp_path / "key"),
-        )  # fmt: skip
+        plan = make_plan(tmp_path, server)
         own = replace(settings, models={"fast": plan})
         choices = replace(CHOICES, name="hello_world", sinks={"check_prime": (), "roll_die": ()})
         with pytest.raises(NotImported) as refused:

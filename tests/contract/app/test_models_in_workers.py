@@ -6,11 +6,10 @@ import sys
 import time
 from pathlib import Path
 
+from tests.model_entries import ask_entry, make_plan
 from tests.workers import until
 
-from vedette.config.models import ModelPlan
 from vedette.domain.event import Event
-from vedette.domain.model import Model
 from vedette.engine.scheduler.failure_policy import ATTEMPTS
 from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import (
@@ -22,8 +21,7 @@ from vedette.testing.model_server import (
 )
 from vedette.testing.toy_fleet import World, drop_bars, job, note_proposal, toy_fleet
 
-KEY = "sk-shown-to-nobody-0123456789"
-KEYS = {"worker": KEY, "other": "sk-of-the-other-987654321"}
+KEYS = {"worker": "sk-shown-to-nobody-0123456789", "other": "sk-of-the-other-987654321"}
 EVENTS, IN_FLIGHT = 20, 3
 
 
@@ -42,21 +40,8 @@ def fleet_of(folder: Path, server: ModelServer, in_flight: int = IN_FLIGHT) -> F
         folder, World(), agents=("worker", "other", "judge"), workers=True, extra=drop_bars(*KEYS)
     )
     for name, key in KEYS.items():
-        agent = fleet.content / "agents" / name
-        (agent / "agent.py").unlink()
-        text = (agent / "agent.yaml").read_text()
-        (agent / "agent.yaml").write_text(text.replace("reasoner: judge", f"model: of-{name}"))
-        (folder / name).write_text(key)
-    fleet.models = {
-        f"of-{name}": ModelPlan(
-            Model(
-                f"of-{name}", calls_in_flight=in_flight, provider="gemini",
-                served_name="gemini-3-pro-preview",
-            ),
-            server.url, key_file=str(folder / name),
-        )
-        for name in KEYS
-    }  # fmt: skip
+        plan = make_plan(folder, server, name=f"of-{name}", key=key, calls_in_flight=in_flight)
+        ask_entry(fleet, plan, name)
     return fleet
 
 

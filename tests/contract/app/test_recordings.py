@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.model_server import KEY
+from tests.model_server import KEY, WIRES
 from tests.model_trials import (
     DESK,
     JOB,
     NOTE,
     SHOWN,
-    WIRES,
     Fleet,
     harness_of,
     live_through,
@@ -56,7 +55,8 @@ def test_what_was_asked_once_is_replayed_without_the_model(
     fleet = Fleet(tmp_path, server, wire)
     live = fleet.cases(live=True, record=True)
     assert live.differences == ()
-    assert server.statuses == {200: 3}
+    assert [request.turn for request in server.requests] == [0, 1, 2]
+    assert server.statuses.keys() == {200}
     assert KEY not in fleet.recording.read_text()
     server.close()  # nobody is there to ask
     fleet.models = {"fast": replace(fleet.models["fast"], key_file="/nowhere")}
@@ -371,7 +371,7 @@ def test_bad_answers_and_a_model_that_is_away_are_told(tmp_path: Path) -> None:
 
 def test_a_model_that_is_left_alone_holds_no_trial(fleet: Fleet, server: ModelServer) -> None:
     """The fleet would wait five minutes; who tries it is told."""
-    (fleet.folder / "key").write_text("another")
+    (fleet.folder / "fast.key").write_text("another")
     text = (fleet.agent / "evals/cases.yaml").read_text()
     with (fleet.agent / "evals/cases.yaml").open("a") as file:
         file.write(text.replace("a job is noted", "another job is noted"))

@@ -41,7 +41,7 @@ from vedette.interfaces.cli.hold_text import hold_lines
 from vedette.interfaces.render.report_text import report_text
 from vedette.ledger.history.report import report
 from vedette.testing.clock import ManualClock
-from vedette.testing.harness import FleetHarness, checkout
+from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     World,
     drop_bars,
@@ -52,10 +52,7 @@ from vedette.testing.toy_fleet import (
     wait_until,
 )
 
-SECOND = 1_000_000
-# The bars as they are shipped, where a toy fleet would have none.
-BARS = {"limits/data.yaml": (checkout() / "policies/limits/data.yaml").read_text("utf-8")}
-MINUTE = 60 * SECOND
+MINUTE = 60_000_000
 
 
 @pytest.fixture

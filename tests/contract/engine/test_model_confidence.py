@@ -41,10 +41,8 @@ from vedette.testing.toy_fleet import (
     toy_fleet,
 )
 
-SECOND = 1_000_000
 # The bars as they are shipped, where a toy fleet would have none.
 BARS = {"limits/data.yaml": (checkout() / "policies/limits/data.yaml").read_text("utf-8")}
-MINUTE = 60 * SECOND
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "stop": ("stop", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stop", "resume", "Lift a stop; go on by a clock that jumped."),
     "budget": ("budget", "budget", "See what is spent, and give more room for a while."),
-    "agent": ("agent", "agent", "See agents and what they may do; new, mode, release."),
+    "agent": ("agent", "agent", "See agents and what they may do; new, import, mode, release."),
     "tool": ("tool", "tool", "Declare the tools of an MCP server, pinned."),
     "try": ("dry_run", "try_", "Try an event on an agent, without effect or trace."),
     "policy": ("policy", "policy", "Publish and roll back the policy, and look at it."),

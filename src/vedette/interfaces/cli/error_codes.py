@@ -156,7 +156,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "The provider refused a request for good; its run is a dead letter.",
         "The prompt is too long, or the model does not take a setting of agent.py. If five in a "
         "row are refused, it may be the account: then the others wait.",
-        "Mend the agent, or the account there, and redrive: `vedette redrive RUN`.",
+        "Mend the agent, or the account there, and redrive: `vedette dead RUN --redrive`.",
     ),
     # --- mail servers ---
     "no-such-folder": ErrorExplanation(

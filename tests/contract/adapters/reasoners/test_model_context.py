@@ -481,5 +481,5 @@ async def test_what_a_model_was_told_stays_secret_when_it_is_gone(
         await fleet.wait_until_idle()
         assert len(lost) == len(again)
         assert "known to few" in json_of(model.asked[2][0])
-        sent = [row.decided for row in fleet.actions(event) if row.tool == "wire.send"]
-        assert sent == ["deny" if secret else "permit"]
+        sent = [(row.decided, row.rule) for row in fleet.actions(event) if row.tool == "wire.send"]
+        assert sent == [("deny", "secrecy.readers") if secret else ("permit", "permit.tool")]

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.model_daemon import KEY, WIRES, serve_models
+from tests.model_daemon import mark_once
+from tests.model_server import KEY, WIRES
 
 from vedette.domain.model import Provider
+from vedette.testing.model_server import ModelServer
 
 # A worker's first turn, after the preload; prints which modules that imported, and which classes of
 # pydantic's got their schema only then.
@@ -78,7 +80,7 @@ def test_a_forked_worker_has_what_its_first_turn_takes(provider: Provider, tmp_p
     (folder / "instruction.md").write_text("Write a mark.\n")
     (folder / "tools.py").write_text('def write(call):\n    """Write a mark."""\n')
     served, path = WIRES[provider]
-    with serve_models() as server:
+    with ModelServer(mark_once, keys=(KEY,)) as server:
         arguments = [str(folder), provider, served, server.url + path, KEY]
         said = subprocess.run(
             [sys.executable, "-c", _FIRST_TURN, *arguments],

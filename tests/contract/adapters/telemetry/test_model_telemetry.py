@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.collector import Collector, running_collector
+from tests.model_entries import ask_entry, make_plan
+from tests.model_server import KEY, WIRES
 
 from vedette.adapters.reasoners.workers.model_client import ModelWorkerLost
 from vedette.adapters.telemetry.otel import OtlpExporter
@@ -48,14 +50,11 @@ from vedette.testing.toy_fleet import (
     wait_until,
 )
 
-KEY = "sk-shown-to-nobody-0123456789"
-# Provider, the model's name there, where its interface begins.
-WIRES: dict[Provider, tuple[str, str]] = {
-    "gemini": ("gemini-3-pro-preview", ""),
-    "anthropic": ("claude-opus-5-5", ""),
-    "openai": ("gpt-5.5", "/v1"),
+NAMES: Mapping[Provider, str] = {
+    "gemini": "gcp.gemini",
+    "anthropic": "anthropic",
+    "openai": "openai",
 }
-NAMES = {"gemini": "gcp.gemini", "anthropic": "anthropic", "openai": "openai"}
 USED = Usage(input=100, output=20, thinking=7, cache_read=30, cache_write=5)
 SLOW_S = 0.5
 NS = 1_000_000_000
@@ -99,18 +98,9 @@ def fleet_of(
         workers=workers,
         extra={"budgets/data.yaml": prices, **drop_bars("worker")},
     )
-    agent = fleet.content / "agents" / "worker"
-    (agent / "agent.py").unlink()
-    text = (agent / "agent.yaml").read_text().replace("reasoner: judge", "model: fast")
-    (agent / "agent.yaml").write_text(text)
-    key = folder / "key"
-    key.write_text(KEY)
-    served, base = WIRES[provider]
-    model = Model(
-        "fast", in_flight, price="m" if price else None, provider=provider, served_name=served
-    )
-    url = server.url + base
-    fleet.models = {"fast": ModelPlan(model, url, key_file=str(key))}
+    rates = "m" if price else None
+    plan = make_plan(folder, server, provider, calls_in_flight=in_flight, price=rates)
+    ask_entry(fleet, plan)
     return fleet
 
 
@@ -172,7 +162,7 @@ def histogram(text: str, name: str, **labels: str) -> tuple[int, float, Mapping[
     return int(found["count", None]), found["sum", None], buckets
 
 
-@pytest.mark.parametrize("provider", WIRES)
+@pytest.mark.parametrize("provider", NAMES)
 async def test_a_turn_is_as_long_as_its_slow_model_and_tells_its_tokens(
     server: ModelServer, collector: Collector, tmp_path: Path, provider: Provider
 ) -> None:
@@ -306,6 +296,7 @@ async def test_a_running_fleet_has_histograms_of_models_events_and_effects(
         for event in events:
             await fleet.send(event)
             await is_over(fleet, event)
+        await fleet.wait_until_idle()  # what is counted is counted after its commit
         transport = httpx.ASGITransport(build_application(fleet.app))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             text = (await client.get("/metrics")).text
