@@ -388,7 +388,7 @@ def _write_agent(
 
 
 def _charter(agent: ForeignAgent, choices: ImportChoices, model: str) -> str:
-    from vedette.config.yaml import write_yaml
+    from vedette.config.yaml_edit import block_yaml
 
     title = " ".join(agent.description.split())[:100] or agent.name
     document: dict[str, Any] = {
@@ -403,7 +403,7 @@ def _charter(agent: ForeignAgent, choices: ImportChoices, model: str) -> str:
         "budget": {"model_calls_per_day": 200, "actions_per_hour": 60},
         "tools": [_declare(tool, choices) for tool in agent.tools],
     }
-    return write_yaml(document)
+    return block_yaml(document)
 
 
 def _declare(tool: ForeignTool, choices: ImportChoices) -> dict[str, Any]:

@@ -541,6 +541,14 @@ def test_all_that_is_taken_and_asked_for(settings: Settings, tmp_path: Path) -> 
     ]  # fmt: skip
 
 
+def test_texts_that_look_like_numbers_stay_texts(settings: Settings, tmp_path: Path) -> None:
+    words = "Literal['1e3', '0o7', 'x', 'a\\u2028b', 'ja']"
+    code = f"from typing import Literal\n{HEAD}\ndef moor(place: {words}) -> str:\n    return place\n\n"
+    imported(settings, write_source(tmp_path, f"{code}{ROOT}tools=[moor])"))
+    schema: Any = load_fleet(settings.root, settings).fleet.agents["desk"].tools["moor"].schema
+    assert schema["properties"]["place"]["enum"] == ["1e3", "0o7", "x", "a\u2028b", "ja"]
+
+
 def test_what_no_option_says_is_asked(settings: Settings, tmp_path: Path) -> None:
     source = write_source(tmp_path, HEAD + TAKEN, PARTS)
     asked: list[tuple[str, list[str]]] = []
