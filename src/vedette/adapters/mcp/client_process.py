@@ -7,7 +7,6 @@ size. Whatever becomes of that process, its calls end here.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -33,6 +32,7 @@ from vedette.config.reach import parse_address
 from vedette.domain.base.addresses import refusal_reason
 from vedette.domain.base.urls import parse_url
 from vedette.domain.ports.plugin import BoxSettings
+from vedette.domain.redaction import SecretRedactor
 
 _COMMAND = (sys.executable, "-P", "-m", "vedette.app.mcp_main")
 # What the process itself is started with; the server gets what its target says, and no more.
@@ -46,11 +46,17 @@ class ProcessLost(Exception):
     """The process ended, was killed, or never came up."""
 
 
+class UnsendableMessage(Exception):
+    """A message is too long for a frame, or has no JSON form; nothing of it was sent."""
+
+
 class ClientProcess:
     """One process for one server; belongs to one event loop."""
 
     def __init__(self, table: Mapping[str, Any], box: BoxSettings) -> None:
         self._table, self._box = table, box
+        # Short ones too: what is said beside a result goes into errors.
+        self._redactor = SecretRedactor(sent_secrets(table), "***", min_chars=1)
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -78,7 +84,7 @@ class ClientProcess:
     async def ask(self, message: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer to a message; what it says beside a result is without secrets.
 
-        Raises ProcessLost, TimeoutError.
+        Raises ProcessLost, TimeoutError, and UnsendableMessage.
         """
         if not self.is_alive:
             raise ProcessLost("ended")
@@ -92,7 +98,10 @@ class ClientProcess:
                 found = await answer
         finally:
             self._pending.pop(number, None)
-        return found if "result" in found else self._redact(found)
+        if "result" in found:
+            return found
+        # The message's own keys are ours, whatever a secret is.
+        return {key: self._redactor.redact(value) for key, value in found.items()}
 
     def kill(self) -> None:
         """End it, and all that it started."""
@@ -194,7 +203,11 @@ class ClientProcess:
     def _write(self, message: Mapping[str, Any]) -> None:
         if self._writer is None or self._writer.is_closing():
             raise ProcessLost("ended")
-        self._writer.write(pack_frame(dict(message)))
+        try:
+            frame = pack_frame(dict(message))
+        except ValueError as error:
+            raise UnsendableMessage(str(error)) from error
+        self._writer.write(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -207,14 +220,6 @@ class ClientProcess:
             pass
         finally:
             self.kill()
-
-    def _redact(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message without what the server was given as a secret, and may have told."""
-        text = json.dumps(message)
-        for secret in sent_secrets(self._table):
-            text = text.replace(json.dumps(secret)[1:-1], "***")
-        redacted: dict[str, Any] = json.loads(text)
-        return redacted
 
     def _fail(self, what: str) -> None:
         for answer in self._pending.values():

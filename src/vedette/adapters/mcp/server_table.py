@@ -70,13 +70,10 @@ def program_environment(table: Mapping[str, Any], scratch: str) -> dict[str, str
     }  # fmt: skip
 
 
-def sent_secrets(table: Mapping[str, Any]) -> list[str]:
-    """Return the secrets that a server is given; `table` has them as they are.
-
-    The longest first, as one may be a part of another.
-    """
+def sent_secrets(table: Mapping[str, Any]) -> set[str]:
+    """Return the secrets that a server is given; `table` has them as they are."""
     names = {"token", *table.get("secrets", {}).values()}
-    return sorted({str(table[name]) for name in names if table.get(name)}, key=len, reverse=True)
+    return {str(table[name]) for name in names if table.get(name)}
 
 
 def uses_udp(table: Mapping[str, Any]) -> bool:
