@@ -543,7 +543,8 @@ def test_all_that_is_taken_and_asked_for(settings: Settings, tmp_path: Path) -> 
 
 def test_texts_that_look_like_numbers_stay_texts(settings: Settings, tmp_path: Path) -> None:
     words = "Literal['1e3', '0o7', 'x', 'a\\u2028b', 'ja']"
-    code = f"from typing import Literal\n{HEAD}\ndef moor(place: {words}) -> str:\n    return place\n\n"
+    moor = f"def moor(place: {words}) -> str:\n    return place\n\n"
+    code = f"from typing import Literal\n{HEAD}\n{moor}"
     imported(settings, write_source(tmp_path, f"{code}{ROOT}tools=[moor])"))
     schema: Any = load_fleet(settings.root, settings).fleet.agents["desk"].tools["moor"].schema
     assert schema["properties"]["place"]["enum"] == ["1e3", "0o7", "x", "a\u2028b", "ja"]

@@ -139,11 +139,11 @@ def _code_problems(table: Mapping[str, Any]) -> Iterator[TableProblem]:
 
     What `read` names may be code.
     """
-    command, read = table["command"], table.get("read", [])
-    if not _is_texts(read):
+    command, read, write = table["command"], table.get("read", []), table.get("write", [])
+    if not (_is_texts(read) and _is_texts(write)):
         return  # said already
     code = [Path(one).resolve() for one in (*code_files(command), *program_folders(command))]
-    for at, text in enumerate(one for one in table.get("write", []) if isinstance(one, str)):
+    for at, text in enumerate(write):
         path = Path(text).resolve()
         within = [one for one in code if path.is_relative_to(one)]
         held = [one for one in [*code, *(Path(one).resolve() for one in read)]
