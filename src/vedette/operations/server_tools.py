@@ -145,15 +145,22 @@ def declare_tools(
     path = settings.agents / agent / "agent.yaml"
     before = path.read_bytes()
     text = before.decode("utf-8")
+    wanted = _read(text)
+    tools = [one for one in wanted.get("tools") or [] if isinstance(one, dict)]
     try:
+        # The file by its lines, and beside it what it is to mean.
         for choice in choices:
-            index = _find_tool(text, target, choice.proposal.server_name)
+            index = _find_tool(tools, target, choice.proposal.server_name)
             item = _declaration(choice, target)
             if index is None:
                 text = append_item(text, ["tools"], item)
+                tools.append(item)
             else:
-                text = replace_in_item(text, ["tools"], index, _changes(_tools(text)[index], item))
-        _compare(before.decode("utf-8"), text, target, choices)
+                changes = _changes(tools[index], item)
+                text = replace_in_item(text, ["tools"], index, changes)
+                tools[index] |= changes
+        if _read(text) != {**wanted, "tools": tools}:
+            raise NotEditable("more would change than its tools")
     except NotEditable as error:
         mend = "write tools: as a list in lines of its own, as `vedette init` does"
         raise BadCommand(f"agent.yaml cannot be edited: {error}", mend=mend) from error
@@ -204,35 +211,12 @@ def _read(text: str) -> dict[str, Any]:
     return dict(document.value)
 
 
-def _tools(text: str) -> list[dict[str, Any]]:
-    found = _read(text).get("tools")
-    return [one for one in found or [] if isinstance(one, dict)]
-
-
-def _find_tool(text: str, target: str, server_name: str) -> int | None:
+def _find_tool(tools: Sequence[Mapping[str, Any]], target: str, server_name: str) -> int | None:
     """Return which item of `tools:` is a server's tool; None if none is."""
-    for index, tool in enumerate(_tools(text)):
+    for index, tool in enumerate(tools):
         if tool.get("target") == target and (tool.get("mcp") or {}).get("tool") == server_name:
             return index
     return None
-
-
-def _compare(before: str, after: str, target: str, choices: Sequence[ToolChoice]) -> None:
-    """Raise NotEditable if an edit by lines means anything but what was wanted."""
-    from vedette.config.yaml_edit import NotEditable
-
-    wanted, found = _read(before), _read(after)
-    tools = _tools(before)
-    for choice in choices:
-        item, server_name = _declaration(choice, target), choice.proposal.server_name
-        for tool in tools:
-            if tool.get("target") == target and (tool.get("mcp") or {}).get("tool") == server_name:
-                tool |= _changes(tool, item)
-                break
-        else:
-            tools.append(item)
-    if {**wanted, "tools": tools} != found:
-        raise NotEditable("more would change than its tools")
 
 
 def describe_change(tool: Tool, proposal: ToolProposal) -> list[str]:
