@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,10 @@ from vedette.domain.origin import escape_pointer, split_pointer
 from vedette.domain.schema_check import ANNOTATIONS, find_schema_problems
 from vedette.domain.tool import Tool
 from vedette.operations.modes import write_edited_file
-from vedette.operations.scaffold import copy_content
+from vedette.operations.scaffold import CheckFleet, copy_content, require_sound
 
 if TYPE_CHECKING:
-    from vedette.config.problem import Problem
     from vedette.config.settings import Settings
-
-CheckFleet = Callable[["Settings"], list["Problem"]]
 
 # Of a schema's keywords that ask something of an argument, the one that is free text: the server
 # holds its arguments to its patterns itself.
@@ -167,11 +164,7 @@ def declare_tools(
     with tempfile.TemporaryDirectory(prefix="vedette-tool-") as folder:
         scratch = copy_content(settings, Path(folder))
         (scratch.agents / agent / "agent.yaml").write_text(text, encoding="utf-8")
-        problems = [one for one in check(scratch) if not one.warning]
-    if problems:
-        first = problems[0]
-        what = f"the fleet would not pass its check with it: {first.what}"
-        raise BadCommand(what, where=first.where, mend=first.mend or None)
+        require_sound(scratch, check)
     if not write_edited_file(path, text.encode(), "tool-add", before):
         what = "was saved by somebody meanwhile; nothing was changed"
         raise BadCommand(what, where=str(path), mend="give the same order again")
