@@ -18,26 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import vedette
+from vedette.adapters.http_client import token_headers
 from vedette.adapters.mcp.frames import pack_frame, read_frame
 from vedette.adapters.mcp.scratch import ScratchFolder
 from vedette.adapters.mcp.server_table import (
-    program_environment,
     program_folders,
-    request_headers,
     sent_secrets,
+    server_environment,
     server_memory,
-    uses_udp,
 )
-from vedette.config.reach import parse_address
+from vedette.config.reach import build_reach
 from vedette.domain.base.addresses import refusal_reason
-from vedette.domain.base.urls import parse_url
 from vedette.domain.ports.plugin import BoxSettings
 from vedette.domain.redaction import SecretRedactor
 
 _COMMAND = (sys.executable, "-P", "-m", "vedette.app.mcp_main")
 # What the process itself is started with; the server gets what its target says, and no more.
 _ENVIRONMENT = ("LANG", "LC_ALL", "PATH", "PYTHONPATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TZ")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 # How long a process may take to end once its line is hung up.
 _END_S = 5.0
 
@@ -154,34 +151,28 @@ class ClientProcess:
             # A program's own, and empty: where it starts, an interpreter looks for code.
             "cwd": scratch, "box": None,
         }  # fmt: skip
-        read, write, ports, is_program = self._files(), [], [], "command" in table
+        reach, is_program = build_reach((table,)), "command" in table
+        read, write = [*table.get("read", ()), *reach.files], list(table.get("write", ()))
         if is_program:
-            environment = program_environment(table, scratch)
+            environment = server_environment(table, scratch)
             first |= {"command": list(table["command"]), "environment": environment}
-            write = list(table.get("write", ()))
+            read += program_folders(table["command"])
             _make_folders(write)
-            ports = [parse_address(text)[1] for text in table.get("reach", ())]
         else:
-            host, port = _address(table)
+            host = reach.addresses[0][0]
             if not _fits_header(table.get("token") or ""):
                 raise ProcessLost("cannot be started: the target's token cannot stand in a header")
             first |= {
-                "url": table["url"], "headers": request_headers(table),
+                "url": table["url"], "headers": token_headers(table),
                 "ca_file": table.get("ca_file"), "addresses": {host: await self._lookup(host)},
             }  # fmt: skip
-            ports = [port]
         if self._box.sandboxed:
             first["box"] = {
-                "scratch": scratch, "read": read, "write": write, "ports": ports,
-                "datagrams": uses_udp(table), "closed": [str(one) for one in self._box.closed],
+                "scratch": scratch, "read": read, "write": write, "ports": list(reach.ports),
+                "datagrams": reach.allows_udp, "closed": [str(one) for one in self._box.closed],
                 "programs": is_program,
             }  # fmt: skip
         return first
-
-    def _files(self) -> list[str]:
-        table = self._table
-        named = [*table.get("read", ()), *([table["ca_file"]] if "ca_file" in table else [])]
-        return [*named, *(program_folders(table["command"]) if "command" in table else ())]
 
     async def _lookup(self, host: str) -> list[str]:
         """Return a host's addresses, if it may be gone to. Raises ProcessLost."""
@@ -240,12 +231,6 @@ def _environment() -> dict[str, str]:
         places = found["PYTHONPATH"].split(os.pathsep)
         found["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in places)
     return found
-
-
-def _address(table: Mapping[str, Any]) -> tuple[str, int]:
-    parts = parse_url(str(table["url"]))
-    assert parts is not None  # checked with the settings
-    return parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
 def _fits_header(token: str) -> bool:
