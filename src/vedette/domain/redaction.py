@@ -25,9 +25,7 @@ MAX_ERROR_CHARS = 4096
 
 
 class SecretRedactor:
-    """The redactor of secrets, by `placeholder`. Those under `min_chars` characters are left alone,
-    in the keys of mappings those under `MIN_SECRET_CHARS`: a word there is what a reader looks for.
-    """
+    """The redactor of secrets of at least `min_chars` characters, by `placeholder`."""
 
     def __init__(
         self,
@@ -35,11 +33,11 @@ class SecretRedactor:
         placeholder: str = "[secret]",
         min_chars: int = MIN_SECRET_CHARS,
     ) -> None:
-        known = list(secrets)
-        self._forms = _forms(known, min_chars)
+        found = {form for one in secrets if len(one) >= min_chars for form in _encodings(one)}
+        # The longest first: one secret may be the beginning of another.
+        self._forms = sorted(found, key=len, reverse=True)
         self._placeholder = placeholder
-        self._text = _any_of(self._forms)
-        self._key = _any_of(_forms(known, max(min_chars, MIN_SECRET_CHARS)))
+        self._text = re.compile("|".join(map(re.escape, self._forms)))
         raw = [one.encode("utf-8", "surrogateescape") for one in self._forms]
         self._bytes = re.compile(b"|".join(map(re.escape, raw)))
 
@@ -52,17 +50,12 @@ class SecretRedactor:
         if isinstance(value, bytes):
             return self._bytes.sub(lambda _: self._placeholder.encode(), value)
         if isinstance(value, Mapping):
-            return {self._redact_key(name): self.redact(item) for name, item in value.items()}
+            return {self.redact(name): self.redact(item) for name, item in value.items()}
         if isinstance(value, list):
             return [self.redact(item) for item in value]
         if isinstance(value, tuple):
             return tuple(self.redact(item) for item in value)
         return value
-
-    def _redact_key(self, name: Any) -> Any:
-        if isinstance(name, str):
-            return self._key.sub(lambda _: self._placeholder, name)
-        return self.redact(name)
 
     def redact_error(self, text: str) -> str:
         """Return the text of an error without the secrets, nor the first part of one at its end."""
@@ -106,16 +99,6 @@ class SecretRedactor:
         # What is no Exception must not become one: it says that nobody knows what happened.
         kind = asyncio.CancelledError if isinstance(error, asyncio.CancelledError) else SystemExit
         return kind(hidden)
-
-
-def _forms(secrets: Iterable[str], min_chars: int) -> list[str]:
-    """Return secrets as they may stand in a text, the longest first: one may begin another."""
-    found = {form for one in secrets if len(one) >= min_chars for form in _encodings(one)}
-    return sorted(found, key=len, reverse=True)
-
-
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, texts)) or "(?!)")  # of no text, what matches nothing
 
 
 def _encodings(secret: str) -> Iterator[str]:

@@ -52,8 +52,10 @@ class ClientProcess:
 
     def __init__(self, table: Mapping[str, Any], box: BoxSettings) -> None:
         self._table, self._box = table, box
-        # Short ones too: what is said beside a result goes into errors.
-        self._redactor = SecretRedactor(sent_secrets(table), "***", min_chars=1)
+        secrets = sent_secrets(table)
+        # Short ones too, but not in a listing: its names, values and digests are to stay true.
+        self._errors = SecretRedactor(secrets, "***", min_chars=1)
+        self._listing = SecretRedactor(secrets, "***")
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -97,8 +99,9 @@ class ClientProcess:
             self._pending.pop(number, None)
         if "result" in found:
             return found
+        redactor = self._listing if "tools" in found else self._errors
         # The message's own keys are ours, whatever a secret is.
-        return {key: self._redactor.redact(value) for key, value in found.items()}
+        return {key: redactor.redact(value) for key, value in found.items()}
 
     def kill(self) -> None:
         """End it, and all that it started."""

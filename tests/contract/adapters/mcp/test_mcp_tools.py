@@ -598,6 +598,14 @@ async def test_a_secret_that_a_server_tells_is_not_told_on(
         await list_server(far_away, world.box)
 
 
+@pytest.mark.parametrize("secret", ["2", "e", "text"])
+async def test_whatever_a_secret_is_a_listing_stays_what_is_to_be_pinned(
+    world: World, secret: str
+) -> None:
+    given = raw(secrets={"KEY": "token"}, token=secret)
+    assert await list_server(given, world.box) == await list_server(raw(), world.box)
+
+
 @pytest.mark.parametrize(
     ("secret", "name", "state", "error"),
     [
