@@ -1,12 +1,15 @@
-"""A disk that fails, or is full, under the files of a name, for as long as it is told to."""
+"""A disk that fails, or is full, under files or a folder, for as long as it is told to."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
+import pytest
 
 from vedette.testing.disk import PlainFile
 
@@ -69,3 +72,18 @@ def broken_disk(named: str) -> Iterator[BrokenDisk]:
     finally:
         disk.broken = False
         disk.unregister()
+
+
+@contextmanager
+def failing_sync(folder: Path) -> Iterator[None]:
+    """Have fsync(2) of one folder fail as it does on a broken disk."""
+    sync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), folder.stat()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
+        sync(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        yield

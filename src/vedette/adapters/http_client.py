@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore
@@ -185,6 +186,19 @@ def _resolve_host(
         if (why := refusal_reason(ip)) is not None:
             raise SendFailure(f"{host} is at {ip}, {why}", transient=False)
     return found
+
+
+def token_headers(target: Mapping[str, Any]) -> dict[str, str]:
+    """Return the HTTP client's headers that show a server a target's token, which is in its table.
+
+    The token stands in the header that `token_header` names, else it is a bearer's (RFC 6750).
+    """
+    token = target.get("token")
+    if not token:
+        return {}
+    if named := target.get("token_header"):
+        return {str(named): str(token)}
+    return {"Authorization": f"Bearer {token}"}
 
 
 def authority(host: str, port: int, *, secure: bool) -> str:

@@ -48,9 +48,9 @@ def build_followers(
             trouble,
         )
         found.append(("shipper", work))
-    from vedette.app.server_watch import has_pinning_target, watch_pinned_tools
+    from vedette.app.server_watch import pinning_targets, watch_pinned_tools
 
-    if has_pinning_target(app.settings):  # a release may bring the first tool of one
+    if pinning_targets(app.settings):  # a release may bring the first tool of one
         agents = app.services.fleet.agents
         watch = watch_pinned_tools(app.settings, agents, app.services.clock, trouble)
         found.append(("pinned tools", watch))

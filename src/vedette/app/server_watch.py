@@ -28,21 +28,9 @@ def tools_of_target(name: str, agents: Iterable[Agent]) -> list[tuple[str, Tool]
     ]
 
 
-def targets_that_pin(
-    settings: Settings, agents: Mapping[str, Agent]
-) -> dict[str, list[tuple[str, Tool]]]:
-    """Return the targets whose tools may change and that agents have tools of."""
-    named = {
-        name: tools_of_target(name, agents.values())
-        for name, table in settings.targets.items()
-        if target_plugin(table).pins_tools
-    }
-    return {name: tools for name, tools in named.items() if tools}
-
-
-def has_pinning_target(settings: Settings) -> bool:
-    """Say whether there is a target whose tools may change."""
-    return any(target_plugin(table).pins_tools for table in settings.targets.values())
+def pinning_targets(settings: Settings) -> list[str]:
+    """Return the targets whose tools may change, and are pinned."""
+    return [name for name, table in settings.targets.items() if target_plugin(table).pins_tools]
 
 
 async def watch_pinned_tools(
@@ -55,7 +43,10 @@ async def watch_pinned_tools(
     """
     told: dict[str, str] = {}
     while True:
-        for name, tools in targets_that_pin(settings, agents).items():
+        for name in pinning_targets(settings):
+            tools = tools_of_target(name, agents.values())
+            if not tools:
+                continue
             found = await _look(settings, name, tools)
             if found and told.get(name) != found:
                 trouble(found)

@@ -7,7 +7,6 @@ so it is read by type, and what can be known from the text of the source is take
 from __future__ import annotations
 
 import ast
-import ipaddress
 import keyword
 import re
 import warnings
@@ -18,6 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from vedette.config.agent_folder import Function
+from vedette.domain.base.addresses import is_ip_address
 from vedette.domain.base.canonical import canonicalize_normalized, normalize_numbers
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.model import SETTINGS
@@ -168,7 +169,7 @@ class SourceText:
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
         named = {host.lower() for text in texts for host in _HOST.findall(text)}
-        return sorted(named | {text for text in texts if _is_address(text)})
+        return sorted(named | {text for text in texts if is_ip_address(text)})
 
     def variables(self) -> list[str]:
         """Return the names of variables of the environment that the code reads by name."""
@@ -206,9 +207,6 @@ class SourceText:
         return self._trees.get(package) or self._trees.get(f"{path}.py")
 
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
 def _read_variable(node: ast.AST) -> str | None:
     """Return NAME of `os.environ["NAME"]`, `os.environ.get("NAME")` and `os.getenv("NAME")`."""
     if isinstance(node, ast.Subscript):
@@ -232,14 +230,6 @@ def _dotted_name(node: ast.expr) -> str:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _words(names: set[str]) -> str:

@@ -290,14 +290,3 @@ class _Reader:
                 line += 1
             line += self._text.count("\n", start, end) - 1
             after = end
-
-
-def write_yaml(value: object) -> str:
-    """Return a plain value as YAML that this module reads as the same value, in its own order."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True  # an anchor is refused when it is read
-
-    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)

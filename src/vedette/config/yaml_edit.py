@@ -1,4 +1,4 @@
-"""Edits of plain YAML by its lines: one value, one copied block, one more item of a list.
+"""Plain YAML, written, and edited by its lines: one value, one copied block, one more list item.
 
 People write these files and keep comments in them, so nothing but the lines in question is
 touched. Block mappings are known, and lists in brackets or in lines; whatever else a file holds
@@ -41,10 +41,20 @@ class _KeyBlock(Struct, frozen=True):
     rest: str
 
 
+def block_yaml(value: Mapping[str, Any]) -> str:
+    """Return JSON data as YAML that `parse_yaml` reads as the same, in its own order.
+
+    A key of more than 1,024 characters cannot be read.
+    """
+    text = _flow(value)
+    lines = _block_lines(value) if text is None else [text]
+    return "\n".join(lines) + "\n"
+
+
 def set_value(text: str, path: Sequence[str], value: str) -> str:
     """Return YAML with the plain scalar at `path` set; its key is added if only it is missing.
 
-    Raises NotPlain.
+    Raises NotEditable.
     """
     lines = text.split("\n")
     place = _find_key(lines, path)
@@ -66,7 +76,7 @@ def set_value(text: str, path: Sequence[str], value: str) -> str:
 def set_line(text: str, path: Sequence[str], value: str) -> str:
     """Return YAML `text` with whatever stands on the one line of `path` replaced by `value`.
 
-    Raises NotPlain if the value is not on that line, or there is none.
+    Raises NotEditable if the value is not on that line, or there is none.
     """
     lines = text.split("\n")
     place = _require_key(lines, path)
@@ -80,7 +90,7 @@ def set_line(text: str, path: Sequence[str], value: str) -> str:
 def copy_block(text: str, path: Sequence[str], name: str) -> str:
     """Return YAML with the block at `path` once more right behind it, under another last key.
 
-    Raises NotPlain.
+    Raises NotEditable.
     """
     lines = text.split("\n")
     place = _require_key(lines, path)
@@ -213,12 +223,17 @@ def _scalar(value: Any) -> str:
         return value
     if not isinstance(value, str):
         return json.dumps(value)
-    # As JSON has it, but for what JSON writes in two halves, and YAML as one.
-    quoted = (
-        json.dumps(letter)[1:-1] if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
-        for letter in value
-    )
-    return f'"{"".join(quoted)}"'
+    return f'"{"".join(map(_quoted_letter, value))}"'
+
+
+def _quoted_letter(letter: str) -> str:
+    """Return a letter as it stands in double quotes.
+
+    Escaped is what cannot be seen, as JSON has it, but for what JSON writes in two halves.
+    """
+    if letter.isprintable() and letter not in '"\\':
+        return letter
+    return json.dumps(letter)[1:-1] if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
 
 
 def _item_starts(lines: list[str], place: _KeyBlock) -> list[int]:
@@ -252,7 +267,7 @@ def _find_key(lines: list[str], path: Sequence[str]) -> _KeyBlock | None:
         for at in range(start, end):
             if _BLANK.match(lines[at]):
                 continue
-            deep = len(lines[at]) - len(lines[at].lstrip(" "))
+            deep = _indent(lines[at])
             if deep <= least:
                 break
             indent = deep if indent is None else indent
@@ -285,5 +300,5 @@ def _end(lines: list[str], at: int, end: int, indent: int) -> int:
 def _child_indent(lines: list[str], parent: _KeyBlock) -> int:
     for at in range(parent.line + 1, parent.end):
         if not _BLANK.match(lines[at]):
-            return len(lines[at]) - len(lines[at].lstrip(" "))
+            return _indent(lines[at])
     return parent.indent + 2

@@ -25,14 +25,15 @@ MAX_ERROR_CHARS = 4096
 
 
 class SecretRedactor:
-    """The redactor of secrets, by `placeholder`. Those under `MIN_SECRET_CHARS` characters are left
-    alone.
-    """
+    """The redactor of secrets of at least `min_chars` characters, by `placeholder`."""
 
-    def __init__(self, secrets: Iterable[str], placeholder: str = "[secret]") -> None:
-        found = {
-            form for one in secrets if len(one) >= MIN_SECRET_CHARS for form in _encodings(one)
-        }
+    def __init__(
+        self,
+        secrets: Iterable[str],
+        placeholder: str = "[secret]",
+        min_chars: int = MIN_SECRET_CHARS,
+    ) -> None:
+        found = {form for one in secrets if len(one) >= min_chars for form in _encodings(one)}
         # The longest first: one secret may be the beginning of another.
         self._forms = sorted(found, key=len, reverse=True)
         self._placeholder = placeholder

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ from vedette.config.foreign_agent import (
 from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.base.fsync import sync
 from vedette.domain.origin import escape_pointer
-from vedette.operations.scaffold import CheckFleet, copy_content
+from vedette.operations.scaffold import CheckFleet, copy_content, folder_copy, require_sound
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -139,21 +138,19 @@ def import_agent(
         scratch = copy_content(settings, Path(scratch_folder))
         folder = scratch.agents / choices.name
         for path, data in files.items():
-            copy = folder / SOURCE / path
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(data)
+            file = folder / SOURCE / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
         told = _describe(describe, folder, text)
         agent, left_out = _select(told, text, choices)
         model = _find_model(settings, agent, choices)
         if ask is not None:
             choices = _ask_open(choices, agent.tools, ask)
         _write_agent(folder, agent, choices, model, settings.models[model].served_name)
-        problems = [p for p in check(scratch) if not p.warning]
-        if problems:
-            first = problems[0]
-            what = f"the fleet would not pass its check with it: {first.what}"
-            raise BadCommand(what, where=first.where, mend=first.mend or None)
-        _install(folder, target)
+        require_sound(scratch, check)
+        with folder_copy(folder, target) as copy:
+            copy.rename(target)
+        sync(target.parent)
     copied = [path for path in files if not path.endswith(".py")]
     return ImportedAgent(
         choices.name, target, model, [tool.name for tool in agent.tools], left_out, text.hosts(),
@@ -388,7 +385,7 @@ def _write_agent(
 
 
 def _charter(agent: ForeignAgent, choices: ImportChoices, model: str) -> str:
-    from vedette.config.yaml import write_yaml
+    from vedette.config.yaml_edit import block_yaml
 
     title = " ".join(agent.description.split())[:100] or agent.name
     document: dict[str, Any] = {
@@ -403,7 +400,7 @@ def _charter(agent: ForeignAgent, choices: ImportChoices, model: str) -> str:
         "budget": {"model_calls_per_day": 200, "actions_per_hour": 60},
         "tools": [_declare(tool, choices) for tool in agent.tools],
     }
-    return write_yaml(document)
+    return block_yaml(document)
 
 
 def _declare(tool: ForeignTool, choices: ImportChoices) -> dict[str, Any]:
@@ -503,22 +500,3 @@ def _tools_code(agent: ForeignAgent) -> str:
         summary = repr(tool.summary or f"Call {tool.name}.")
         code += _TOOL.format(name=tool.name, summary=summary, module=module, context=context)
     return code
-
-
-def _install(folder: Path, target: Path) -> None:
-    """Put the folder in place by one rename, durably."""
-    hidden = target.with_name(f".{target.name}.vedette-new")
-    try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        shutil.copytree(folder, hidden, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in [hidden, *hidden.rglob("*")]:
-            sync(path)
-        hidden.rename(target)
-        sync(target.parent)
-    except BaseException as error:
-        shutil.rmtree(hidden, ignore_errors=True)
-        if isinstance(error, OSError):
-            what = f"cannot be written: {error.strerror or error}"
-            mend = "see who owns the folder and whether there is room; nothing was changed"
-            raise BadCommand(what, where=str(error.filename or ""), mend=mend) from error
-        raise

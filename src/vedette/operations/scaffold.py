@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,11 +79,7 @@ def scaffold_agent(
             _write_agent(plan, scratch.agents / name)
             _edit_policy(plan, settings, scratch)
             _edit_banks(plan, settings, scratch)
-            problems = [p for p in check(scratch) if not p.warning]
-            if problems:
-                first = problems[0]
-                what = f"the fleet would not pass its check with it: {first.what}"
-                raise BadCommand(what, where=first.where, mend=first.mend or None)
+            require_sound(scratch, check)
             _install(plan, scratch.agents / name)
     except BadPolicy as error:
         raise BadCommand(error.what, where=error.where, mend=error.mend) from error
@@ -119,6 +116,37 @@ def copy_content(settings: Settings, folder: Path) -> Settings:
         settings, root=folder, agents=folder / "agents", policies=folder / "policies",
         memory=folder / "memory",
     )  # fmt: skip
+
+
+def require_sound(scratch: Settings, check: CheckFleet) -> None:
+    """Raise BadCommand if an edited copy of the content would not pass the fleet's check."""
+    problems = [one for one in check(scratch) if not one.warning]
+    if problems:
+        first = problems[0]
+        what = f"the fleet would not pass its check with it: {first.what}"
+        raise BadCommand(what, where=first.where, mend=first.mend or None)
+
+
+@contextmanager
+def folder_copy(source: Path, target: Path) -> Iterator[Path]:
+    """Give a durable copy of a folder beside `target`, hidden, for whoever renames it to that.
+
+    It is gone on an error, and an OSError becomes a BadCommand that says that nothing was changed.
+    """
+    hidden = target.with_name(f".{target.name}.vedette-new")
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)
+        shutil.copytree(source, hidden, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in [hidden, *hidden.rglob("*")]:
+            sync(path)
+        yield hidden
+    except BaseException as error:
+        shutil.rmtree(hidden, ignore_errors=True)
+        if isinstance(error, OSError):
+            what = f"cannot be written: {error.strerror or error}"
+            mend = "see who owns the folder and whether there is room; nothing was changed"
+            raise BadCommand(what, where=str(error.filename or ""), mend=mend) from error
+        raise
 
 
 def _hidden_names(folder: str, names: list[str]) -> set[str]:
@@ -247,34 +275,21 @@ def _record_change(plan: NewAgent, path: Path, copy: Path, text: str) -> None:
 
 def _install(plan: NewAgent, source: Path) -> None:
     """Put everything in place; on an error all is as it was."""
-    hidden = plan.folder.with_name(f".{plan.name}.vedette-new")
     done: list[Path] = []
-    try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        shutil.copytree(source, hidden, ignore=_IGNORE)
-        _sync(hidden)
-        # Readers first: a reader that is no agent reads nothing; then the policy; then the agent.
-        for path in sorted(plan.files, key=lambda path: path.name != "bank.yaml"):
-            point = f"found-{path.parent.name}"
-            if not write_edited_file(path, plan.files[path], point, plan.before[path]):
-                what = "was saved by somebody while the new agent was made; nothing was changed"
-                raise BadCommand(what, where=str(path), mend="give the same order again")
-            done.append(path)
-        failpoint.hit_failpoint("found-folder:before")
-        hidden.rename(plan.folder)
-    except BaseException as error:
-        for path in reversed(done):
-            write_edited_file(path, plan.before[path], "found-undo", plan.files[path])
-        shutil.rmtree(hidden, ignore_errors=True)
-        if isinstance(error, OSError):
-            what = f"cannot be written: {error.strerror or error}"
-            mend = "see who owns the folder and whether there is room; nothing was changed"
-            raise BadCommand(what, where=str(error.filename or ""), mend=mend) from error
-        raise
-    _sync(plan.folder.parent, deep=False)
+    with folder_copy(source, plan.folder) as copy:
+        try:
+            # Readers first, who read nothing while they are no agent; the policy; then the agent.
+            for path in sorted(plan.files, key=lambda path: path.name != "bank.yaml"):
+                point = f"found-{path.parent.name}"
+                if not write_edited_file(path, plan.files[path], point, plan.before[path]):
+                    what = "was saved by somebody while the new agent was made; nothing was changed"
+                    raise BadCommand(what, where=str(path), mend="give the same order again")
+                done.append(path)
+            failpoint.hit_failpoint("found-folder:before")
+            copy.rename(plan.folder)
+        except BaseException:
+            for path in reversed(done):
+                write_edited_file(path, plan.before[path], "found-undo", plan.files[path])
+            raise
+    sync(plan.folder.parent)
     failpoint.hit_failpoint("found-folder:after")
-
-
-def _sync(folder: Path, *, deep: bool = True) -> None:
-    for path in [folder, *(folder.rglob("*") if deep else ())]:
-        sync(path)

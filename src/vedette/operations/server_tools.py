@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,10 @@ from vedette.domain.origin import escape_pointer, split_pointer
 from vedette.domain.schema_check import ANNOTATIONS, find_schema_problems
 from vedette.domain.tool import Tool
 from vedette.operations.modes import write_edited_file
-from vedette.operations.scaffold import copy_content
+from vedette.operations.scaffold import CheckFleet, copy_content, require_sound
 
 if TYPE_CHECKING:
-    from vedette.config.problem import Problem
     from vedette.config.settings import Settings
-
-CheckFleet = Callable[["Settings"], list["Problem"]]
 
 # Of a schema's keywords that ask something of an argument, the one that is free text: the server
 # holds its arguments to its patterns itself.
@@ -145,26 +142,29 @@ def declare_tools(
     path = settings.agents / agent / "agent.yaml"
     before = path.read_bytes()
     text = before.decode("utf-8")
+    wanted = _read(text)
+    tools = [one for one in wanted.get("tools") or [] if isinstance(one, dict)]
     try:
+        # The file by its lines, and beside it what it is to mean.
         for choice in choices:
-            index = _find_tool(text, target, choice.proposal.server_name)
+            index = _find_tool(tools, target, choice.proposal.server_name)
             item = _declaration(choice, target)
             if index is None:
                 text = append_item(text, ["tools"], item)
+                tools.append(item)
             else:
-                text = replace_in_item(text, ["tools"], index, _changes(_tools(text)[index], item))
-        _compare(before.decode("utf-8"), text, target, choices)
+                changes = _changes(tools[index], item)
+                text = replace_in_item(text, ["tools"], index, changes)
+                tools[index] |= changes
+        if _read(text) != {**wanted, "tools": tools}:
+            raise NotEditable("more would change than its tools")
     except NotEditable as error:
         mend = "write tools: as a list in lines of its own, as `vedette init` does"
         raise BadCommand(f"agent.yaml cannot be edited: {error}", mend=mend) from error
     with tempfile.TemporaryDirectory(prefix="vedette-tool-") as folder:
         scratch = copy_content(settings, Path(folder))
         (scratch.agents / agent / "agent.yaml").write_text(text, encoding="utf-8")
-        problems = [one for one in check(scratch) if not one.warning]
-    if problems:
-        first = problems[0]
-        what = f"the fleet would not pass its check with it: {first.what}"
-        raise BadCommand(what, where=first.where, mend=first.mend or None)
+        require_sound(scratch, check)
     if not write_edited_file(path, text.encode(), "tool-add", before):
         what = "was saved by somebody meanwhile; nothing was changed"
         raise BadCommand(what, where=str(path), mend="give the same order again")
@@ -204,35 +204,12 @@ def _read(text: str) -> dict[str, Any]:
     return dict(document.value)
 
 
-def _tools(text: str) -> list[dict[str, Any]]:
-    found = _read(text).get("tools")
-    return [one for one in found or [] if isinstance(one, dict)]
-
-
-def _find_tool(text: str, target: str, server_name: str) -> int | None:
+def _find_tool(tools: Sequence[Mapping[str, Any]], target: str, server_name: str) -> int | None:
     """Return which item of `tools:` is a server's tool; None if none is."""
-    for index, tool in enumerate(_tools(text)):
+    for index, tool in enumerate(tools):
         if tool.get("target") == target and (tool.get("mcp") or {}).get("tool") == server_name:
             return index
     return None
-
-
-def _compare(before: str, after: str, target: str, choices: Sequence[ToolChoice]) -> None:
-    """Raise NotEditable if an edit by lines means anything but what was wanted."""
-    from vedette.config.yaml_edit import NotEditable
-
-    wanted, found = _read(before), _read(after)
-    tools = _tools(before)
-    for choice in choices:
-        item, server_name = _declaration(choice, target), choice.proposal.server_name
-        for tool in tools:
-            if tool.get("target") == target and (tool.get("mcp") or {}).get("tool") == server_name:
-                tool |= _changes(tool, item)
-                break
-        else:
-            tools.append(item)
-    if {**wanted, "tools": tools} != found:
-        raise NotEditable("more would change than its tools")
 
 
 def describe_change(tool: Tool, proposal: ToolProposal) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.broken_disk import failing_sync
 from tests.small import small
 
 from vedette.adapters.reasoners.adk.foreign_root import describe_foreign_agent
@@ -539,6 +540,33 @@ def test_all_that_is_taken_and_asked_for(settings: Settings, tmp_path: Path) -> 
     assert sorted(path.name for path in (settings.agents / "desk" / "source").iterdir()) == [
         "__init__.py", "agent.py", "data.txt", "parts",
     ]  # fmt: skip
+
+
+def test_texts_that_look_like_numbers_stay_texts(settings: Settings, tmp_path: Path) -> None:
+    words = "Literal['1e3', '0o7', 'x', 'a\\u2028b', 'ja']"
+    moor = f"def moor(place: {words}) -> str:\n    return place\n\n"
+    code = f"from typing import Literal\n{HEAD}\n{moor}"
+    imported(settings, write_source(tmp_path, f"{code}{ROOT}tools=[moor])"))
+    schema: Any = load_fleet(settings.root, settings).fleet.agents["desk"].tools["moor"].schema
+    assert schema["properties"]["place"]["enum"] == ["1e3", "0o7", "x", "a\u2028b", "ja"]
+
+
+def test_where_it_cannot_be_written_nothing_is_changed(settings: Settings, tmp_path: Path) -> None:
+    source = write_source(tmp_path, f"{HEAD}{ROOT}tools=[greet])")
+    (settings.agents / ".desk.vedette-new").write_text("in the way")
+    with pytest.raises(BadCommand, match="cannot be written: File exists") as refused:
+        import_agent(settings, source, CHOICES, describe_here, nothing_wrong)
+    assert "nothing was changed" in str(refused.value)
+    assert not (settings.agents / "desk").exists()
+
+
+def test_an_error_after_the_rename_does_not_say_that_nothing_was_changed(
+    settings: Settings, tmp_path: Path
+) -> None:
+    source = write_source(tmp_path, f"{HEAD}{ROOT}tools=[greet])")
+    with failing_sync(settings.agents), pytest.raises(OSError, match="Input/output error"):
+        import_agent(settings, source, CHOICES, describe_here, nothing_wrong)
+    assert "desk" in load_fleet(settings.root, settings).fleet.agents
 
 
 def test_what_no_option_says_is_asked(settings: Settings, tmp_path: Path) -> None:

@@ -208,6 +208,9 @@ def converse(fleet: Path, *answers: str) -> str:
         ({"command": ["sh"], "token": "x"}, ""),
         ({"command": ["sh"], "wirte": ["/x"]}, "is no key of such an mcp target"),
         ({"command": ["sh"], "write": ["x"]}, "is no list of absolute paths"),
+        ({"command": ["sh"], "write": 5}, "is no list of absolute paths"),
+        ({"command": ["sh"], "write": ["/srv/x", 5]}, "is no list of absolute paths"),
+        ({"command": ["sh"], "read": 5, "write": ["/srv/x"]}, "is no list of absolute paths"),
         ({"command": [sys.executable, str(RAW)], "write": [str(RAW.parent)]}, "is started from"),
         ({"command": [sys.executable, str(RAW)], "write": [sys.executable]}, "is started from"),
         ({"command": ["sh"], "read": ["/srv/x/code"], "write": ["/srv/x"]}, "is started from"),
@@ -233,3 +236,16 @@ def test_targets_that_are_right_have_no_problem() -> None:
         {"url": "http://127.0.0.1:8000/mcp", "private": True, "token_file": "/x"},
     ):
         assert list(MCP.problems({"kind": "mcp", **table}, {})) == []
+
+
+@pytest.mark.parametrize("line", ["write = 5", "write = [5]", "read = true", "command = 5"])
+def test_a_table_of_other_types_is_a_problem_of_its_line(fleet: Path, line: str) -> None:
+    settings = fleet / "vedette.toml"
+    command = "" if line.startswith("command") else 'command = ["sh"]\n'
+    table = f'\n[targets.mine]\nkind = "mcp"\n{command}{line}\n'
+    settings.write_text(settings.read_text() + table)
+    done = vedette(fleet, "check")
+    told = " ".join((done.out + done.err).split())
+    assert done.code == 1, told
+    assert "is no list of" in told
+    assert "vedette.toml:" in told

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.broken_disk import failing_sync
 from tests.said import said
 from tests.small import AGENT, cases, small
 
@@ -250,6 +251,12 @@ def test_where_something_cannot_be_written_all_is_as_it_was(root: Path) -> None:
     assert "nothing was changed" in str(refusal.value)
     failpoint.hook = None
     assert files(root) == before
+
+
+def test_an_error_after_the_rename_does_not_say_that_nothing_was_changed(root: Path) -> None:
+    with failing_sync(root / "agents"), pytest.raises(OSError, match="Input/output error"):
+        scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
+    assert NEW in load_fleet(root, settings(root)).fleet.agents
 
 
 def test_after_a_crash_before_the_folder_the_same_order_completes_it(root: Path) -> None:

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from vedette.config.yaml import Document, parse_yaml
+from vedette.config.yaml_edit import block_yaml
 from vedette.domain.base.errors import BadPolicy
 from vedette.policy.bundle_data import read_data
 
@@ -278,3 +279,32 @@ def test_every_refusal_is_told_at_once() -> None:
 def test_a_word_of_yaml_1_1_is_a_word() -> None:
     document, _ = parse_yaml("[yes, no, on, off, y, n, 1:30, 010, =]", "t.yaml")
     assert document.value == ["yes", "no", "on", "off", "y", "n", "1:30", 10, "="]
+
+
+_TEXTS = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(SCALARS)
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(_TEXTS, _JSON, max_size=4))
+@example({"a": {"enum": ["1e3", "0o7", "x", "\x85", "\u2028", "\x7f", "\ufeff", "\U0001f44d"]}})
+@example({"n": [1e16, 1e-7, -0.0, 5e-324], "deep": [[{}], [[]], {"a": [{"b": "- c"}]}]})
+def test_what_is_written_is_read_as_the_same(value: Any) -> None:
+    document, problems = parse_yaml(block_yaml(value), "t.yaml")
+    assert not problems
+    assert repr(document.value) == repr(value)
+
+
+def test_letters_that_can_be_read_stay_as_they_are() -> None:
+    value = {"title": 'J\u00fcrgens "Boot" \U0001f44d', "zwei W\u00f6rter": "\u200b\U000e0041"}
+    assert block_yaml(value) == (
+        'title: "J\u00fcrgens \\"Boot\\" \U0001f44d"\n'
+        '"zwei W\u00f6rter": "\\u200b\\U000e0041"\n'
+    )  # fmt: skip

@@ -60,6 +60,11 @@ def test_short_values_stand_for_themselves_and_longer_ones_go_first() -> None:
     assert SecretRedactor(["secret"]).redact("a secret") == "a [secret]"
 
 
+def test_a_short_secret_is_known_in_texts_where_that_is_wanted() -> None:
+    made = SecretRedactor(["2", "true"], "***", min_chars=1)
+    assert made.redact([True, 2, "true 2", "-32602"]) == [True, 2, "*** ***", "-3***60***"]
+
+
 def test_a_secret_that_a_worker_cut_in_two_is_hidden_too() -> None:
     made = SecretRedactor(["hunter2-and-more"])
     long = ("x" * MAX_ERROR_CHARS + "hunter2-and-more")[len("hunter2-and") :][:MAX_ERROR_CHARS]

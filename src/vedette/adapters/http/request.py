@@ -32,7 +32,6 @@ __all__ = [
     "open_connection",
     "parse_endpoint",
     "probe_endpoint",
-    "refusal_reason",
     "send_request",
 ]
 
@@ -69,14 +68,10 @@ def parse_endpoint(target: Mapping[str, Any]) -> Endpoint:
 
 def credential_headers(target: Mapping[str, Any], endpoint: Endpoint) -> dict[str, str]:
     """Return the headers that show an HTTP target its credential. Raises SendFailure."""
-    token = target.get("token")
-    if not token:
-        return {}
-    if not endpoint.secure and not is_loopback(endpoint.host):
+    found = http_client.token_headers(target)
+    if found and not endpoint.secure and not is_loopback(endpoint.host):
         raise SendFailure("a token is not sent over plain HTTP: write https", transient=False)
-    if named := target.get("token_header"):
-        return {str(named): str(token)}
-    return {"Authorization": f"Bearer {token}"}
+    return found
 
 
 def send_request(

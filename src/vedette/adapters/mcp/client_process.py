@@ -7,7 +7,6 @@ size. Whatever becomes of that process, its calls end here.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -19,25 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import vedette
+from vedette.adapters.http_client import token_headers
 from vedette.adapters.mcp.frames import pack_frame, read_frame
 from vedette.adapters.mcp.scratch import ScratchFolder
 from vedette.adapters.mcp.server_table import (
-    program_environment,
     program_folders,
-    request_headers,
     sent_secrets,
+    server_environment,
     server_memory,
-    uses_udp,
 )
-from vedette.config.reach import parse_address
+from vedette.config.reach import build_reach
 from vedette.domain.base.addresses import refusal_reason
-from vedette.domain.base.urls import parse_url
 from vedette.domain.ports.plugin import BoxSettings
+from vedette.domain.redaction import SecretRedactor
 
 _COMMAND = (sys.executable, "-P", "-m", "vedette.app.mcp_main")
 # What the process itself is started with; the server gets what its target says, and no more.
 _ENVIRONMENT = ("LANG", "LC_ALL", "PATH", "PYTHONPATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TZ")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 # How long a process may take to end once its line is hung up.
 _END_S = 5.0
 
@@ -46,11 +43,19 @@ class ProcessLost(Exception):
     """The process ended, was killed, or never came up."""
 
 
+class UnsendableMessage(Exception):
+    """A message is too long for a frame, or has no JSON form; nothing of it was sent."""
+
+
 class ClientProcess:
     """One process for one server; belongs to one event loop."""
 
     def __init__(self, table: Mapping[str, Any], box: BoxSettings) -> None:
         self._table, self._box = table, box
+        secrets = sent_secrets(table)
+        # Short ones too, but not in a listing: its names, values and digests are to stay true.
+        self._errors = SecretRedactor(secrets, "***", min_chars=1)
+        self._listing = SecretRedactor(secrets, "***")
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -78,7 +83,7 @@ class ClientProcess:
     async def ask(self, message: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer to a message; what it says beside a result is without secrets.
 
-        Raises ProcessLost, TimeoutError.
+        Raises ProcessLost, TimeoutError, and UnsendableMessage.
         """
         if not self.is_alive:
             raise ProcessLost("ended")
@@ -92,7 +97,11 @@ class ClientProcess:
                 found = await answer
         finally:
             self._pending.pop(number, None)
-        return found if "result" in found else self._redact(found)
+        if "result" in found:
+            return found
+        redactor = self._listing if "tools" in found else self._errors
+        # The message's own keys are ours, whatever a secret is.
+        return {key: redactor.redact(value) for key, value in found.items()}
 
     def kill(self) -> None:
         """End it, and all that it started."""
@@ -145,34 +154,28 @@ class ClientProcess:
             # A program's own, and empty: where it starts, an interpreter looks for code.
             "cwd": scratch, "box": None,
         }  # fmt: skip
-        read, write, ports, is_program = self._files(), [], [], "command" in table
+        reach, is_program = build_reach((table,)), "command" in table
+        read, write = [*table.get("read", ()), *reach.files], list(table.get("write", ()))
         if is_program:
-            environment = program_environment(table, scratch)
+            environment = server_environment(table, scratch)
             first |= {"command": list(table["command"]), "environment": environment}
-            write = list(table.get("write", ()))
+            read += program_folders(table["command"])
             _make_folders(write)
-            ports = [parse_address(text)[1] for text in table.get("reach", ())]
         else:
-            host, port = _address(table)
+            host = reach.addresses[0][0]
             if not _fits_header(table.get("token") or ""):
                 raise ProcessLost("cannot be started: the target's token cannot stand in a header")
             first |= {
-                "url": table["url"], "headers": request_headers(table),
+                "url": table["url"], "headers": token_headers(table),
                 "ca_file": table.get("ca_file"), "addresses": {host: await self._lookup(host)},
             }  # fmt: skip
-            ports = [port]
         if self._box.sandboxed:
             first["box"] = {
-                "scratch": scratch, "read": read, "write": write, "ports": ports,
-                "datagrams": uses_udp(table), "closed": [str(one) for one in self._box.closed],
+                "scratch": scratch, "read": read, "write": write, "ports": list(reach.ports),
+                "datagrams": reach.allows_udp, "closed": [str(one) for one in self._box.closed],
                 "programs": is_program,
             }  # fmt: skip
         return first
-
-    def _files(self) -> list[str]:
-        table = self._table
-        named = [*table.get("read", ()), *([table["ca_file"]] if "ca_file" in table else [])]
-        return [*named, *(program_folders(table["command"]) if "command" in table else ())]
 
     async def _lookup(self, host: str) -> list[str]:
         """Return a host's addresses, if it may be gone to. Raises ProcessLost."""
@@ -194,7 +197,11 @@ class ClientProcess:
     def _write(self, message: Mapping[str, Any]) -> None:
         if self._writer is None or self._writer.is_closing():
             raise ProcessLost("ended")
-        self._writer.write(pack_frame(dict(message)))
+        try:
+            frame = pack_frame(dict(message))
+        except ValueError as error:
+            raise UnsendableMessage(str(error)) from error
+        self._writer.write(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -207,14 +214,6 @@ class ClientProcess:
             pass
         finally:
             self.kill()
-
-    def _redact(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message without what the server was given as a secret, and may have told."""
-        text = json.dumps(message)
-        for secret in sent_secrets(self._table):
-            text = text.replace(json.dumps(secret)[1:-1], "***")
-        redacted: dict[str, Any] = json.loads(text)
-        return redacted
 
     def _fail(self, what: str) -> None:
         for answer in self._pending.values():
@@ -235,12 +234,6 @@ def _environment() -> dict[str, str]:
         places = found["PYTHONPATH"].split(os.pathsep)
         found["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in places)
     return found
-
-
-def _address(table: Mapping[str, Any]) -> tuple[str, int]:
-    parts = parse_url(str(table["url"]))
-    assert parts is not None  # checked with the settings
-    return parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
 def _fits_header(token: str) -> bool:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from vedette.config.agent_file import memory_bytes
-from vedette.config.reach import parse_address
-from vedette.domain.base.addresses import is_ip_address
 
 _DEFAULT_MEMORY = "1GiB"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -58,7 +56,7 @@ def _interpreter(environment: Path) -> set[str]:
     return {str(real), *([str(library)] if library.is_dir() else [])}
 
 
-def program_environment(table: Mapping[str, Any], scratch: str) -> dict[str, str]:
+def server_environment(table: Mapping[str, Any], scratch: str) -> dict[str, str]:
     """Return the variables that a server's program gets: nothing of the engine's own.
 
     `table` has its secrets as they are.
@@ -70,26 +68,7 @@ def program_environment(table: Mapping[str, Any], scratch: str) -> dict[str, str
     }  # fmt: skip
 
 
-def sent_secrets(table: Mapping[str, Any]) -> list[str]:
-    """Return the secrets that a server is given; `table` has them as they are.
-
-    The longest first, as one may be a part of another.
-    """
+def sent_secrets(table: Mapping[str, Any]) -> set[str]:
+    """Return the secrets that a server is given; `table` has them as they are."""
     names = {"token", *table.get("secrets", {}).values()}
-    return sorted({str(table[name]) for name in names if table.get(name)}, key=len, reverse=True)
-
-
-def uses_udp(table: Mapping[str, Any]) -> bool:
-    """Say whether a server's program has to ask name servers: one may reach a host by its name."""
-    reached = [parse_address(text) for text in table.get("reach", ())]
-    return not all(is_ip_address(host) for host, _ in reached)
-
-
-def request_headers(table: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers that show a server its credential; `table` has its secrets as they are."""
-    token = table.get("token")
-    if not token:
-        return {}
-    if named := table.get("token_header"):
-        return {str(named): str(token)}
-    return {"Authorization": f"Bearer {token}"}
+    return {str(table[name]) for name in names if table.get(name)}

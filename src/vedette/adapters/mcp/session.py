@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vedette.adapters.mcp.frames import MAX_MESSAGE_BYTES, pack_frame, read_frame
 from vedette.adapters.mcp.listing import pinned_part, tool_digest
-from vedette.adapters.mcp.transport import STATUSES, BoundedHttp, StdioServer, error_text
+from vedette.adapters.mcp.transport import STATUSES, BoundedHttp, StdioServer
 from vedette.domain.base import machine
 
 # Pages and tools of a list; what is more is not read, and the server not used.
@@ -243,7 +243,7 @@ class ServerSession:
     def _said(self) -> str:
         if self._stdio is None:
             return ""
-        return error_text(self._stdio.error_tail)
+        return " ".join(self._stdio.error_tail.decode("utf-8", "replace").split())
 
     def _why(self, error: BaseException) -> str:
         """Say in a few words why the server cannot be spoken to."""

@@ -13,10 +13,11 @@ from vedette.adapters.mcp.server_table import (
     find_program,
     program_folders,
     server_memory,
-    uses_udp,
 )
 from vedette.config.models import install_extra
+from vedette.config.reach import parse_address
 from vedette.config.secret_reference import is_secret_literal, secret_names
+from vedette.domain.base.addresses import is_ip_address
 from vedette.domain.base.urls import carries_secrets, parse_url
 from vedette.domain.ports.plugin import BoxSettings, TableProblem, TargetPlugin
 
@@ -59,8 +60,12 @@ class McpTarget(TargetPlugin):
             yield from _url_problems(table, secrets)
 
     def uses_udp(self, table: Mapping[str, Any]) -> bool:
-        """Say whether its program asks name servers; of a URL the engine looks up the host."""
-        return "command" in table and uses_udp(table)
+        """Say whether its program has to ask name servers: one may reach a host by its name.
+
+        Of a URL the engine looks up the host.
+        """
+        reached = [parse_address(text) for text in table.get("reach", ())]
+        return not all(is_ip_address(host) for host, _ in reached)
 
     def folders(self, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield what a server's box opens: the key of the table, and a path."""
@@ -139,11 +144,11 @@ def _code_problems(table: Mapping[str, Any]) -> Iterator[TableProblem]:
 
     What `read` names may be code.
     """
-    command, read = table["command"], table.get("read", [])
-    if not _is_texts(read):
+    command, read, write = table["command"], table.get("read", []), table.get("write", [])
+    if not (_is_texts(read) and _is_texts(write)):
         return  # said already
     code = [Path(one).resolve() for one in (*code_files(command), *program_folders(command))]
-    for at, text in enumerate(one for one in table.get("write", []) if isinstance(one, str)):
+    for at, text in enumerate(write):
         path = Path(text).resolve()
         within = [one for one in code if path.is_relative_to(one)]
         held = [one for one in [*code, *(Path(one).resolve() for one in read)]

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vedette.adapters.mcp.client_process import ClientProcess, ProcessLost
+from vedette.adapters.mcp.client_process import ClientProcess, ProcessLost, UnsendableMessage
 from vedette.adapters.mcp.outcomes import OutcomeState, outcome_of
 from vedette.adapters.mcp.scratch import remove_leftovers
 from vedette.domain.base import failpoint, machine
@@ -141,7 +141,7 @@ class McpTools:
             }  # fmt: skip
             try:
                 answer = await process.ask(message, seconds + _GRACE_S)
-            except ValueError as error:  # too long for a message: nothing was sent
+            except UnsendableMessage as error:
                 return Outcome("failed", error=f"not called: {error}")
             except (ProcessLost, TimeoutError) as error:
                 answer = {"lost": f"the server's process {str(error) or 'hangs'}"}

@@ -26,10 +26,6 @@ _ERROR_TAIL_BYTES = 2_000
 STATUSES: ContextVar[list[int] | None] = ContextVar("statuses", default=None)
 
 
-class ServerEnded(Exception):
-    """The server's process ended, or wrote what is no message."""
-
-
 class StdioServer:
     """A server that is a program, spoken to by its standard streams, a message a line.
 
@@ -149,8 +145,3 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-def error_text(raw: bytes) -> str:
-    """Return what a server wrote to its standard error, on one line."""
-    return " ".join(raw.decode("utf-8", "replace").split())

@@ -1,4 +1,4 @@
-"""Addresses that a target's host may lead to: what nobody is to be sent to, whoever names it."""
+"""IP addresses: what is one, and which nobody is to be sent to."""
 
 from __future__ import annotations
 

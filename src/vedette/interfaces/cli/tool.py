@@ -17,6 +17,7 @@ from vedette.interfaces.cli.output import print_result, sanitize_text
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
+    from vedette.domain.tool import Tool
     from vedette.operations.server_tools import ToolChoice, ToolProposal
 
 _SETTLES, _ERRORS = ("none", "idempotent"), ("unknown", "not_done")
@@ -153,17 +154,25 @@ def _select(proposals: dict[str, Any], names: Sequence[str], *, yes: bool) -> li
 
 def _refuse_wrong_state(agent: Agent, target: str, wanted: Sequence[str], *, again: bool) -> None:
     """Raise BadCommand for a tool that is there already, and with `again` for one that is not."""
-    there = {
-        str((one.request or {}).get("tool"))
-        for one in agent.tools.values()
-        if one.performer == "mcp" and one.target == target
-    }
+    there = _tools_by_server_name(agent, target)
     for name in wanted:
         if name in there and not again:
             what = f"{agent.name} has the server's tool {name} already"
             raise BadCommand(what, mend="add --again to take what the server says of it now")
         if again and name not in there:
             raise BadCommand(f"{agent.name} has no such tool {name}", mend="leave out --again")
+
+
+def _tools_by_server_name(agent: Agent, target: str) -> dict[str, Tool]:
+    """Return what an agent has of a server, by the names that the server gives.
+
+    Of two with one name the first counts, which is the one that `declare_tools` replaces.
+    """
+    return {
+        str(one.request["tool"]): one
+        for one in reversed(list(agent.tools.values()))
+        if one.performer == "mcp" and one.target == target and one.request
+    }
 
 
 class _Said(Struct, frozen=True):
@@ -193,16 +202,7 @@ class _Questions:
         """Return what is decided about one tool; of one that is there, what is not said stays."""
         from vedette.operations.server_tools import ToolChoice, describe_change, keep_sinks
 
-        before = next(
-            (
-                one
-                for one in agent.tools.values()
-                if one.performer == "mcp"
-                and one.target == target
-                and (one.request or {}).get("tool") == proposal.server_name
-            ),
-            None,
-        )
+        before = _tools_by_server_name(agent, target).get(proposal.server_name)
         proposed = proposal.arguments
         self._tell([f"{sanitize_text(proposal.server_name)} says of itself:"])
         self._tell([f"  | {sanitize_text(line)}" for line in proposal.description.split("\n")[:20]])

@@ -13,6 +13,8 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from vedette.domain.base.addresses import is_ip_address
+
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
@@ -36,13 +38,7 @@ class AllowedHosts:
         if found is None:
             return False
         name = found[1] or found[2]
-        if name.rstrip(".") in self._names:
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return name.rstrip(".") in self._names or is_ip_address(name)
 
     def is_origin_allowed(self, origin: str) -> bool:
         """Say whether a page of this origin may send requests: of this machine, or of a name here.

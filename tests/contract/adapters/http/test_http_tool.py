@@ -25,7 +25,7 @@ import pytest
 from msgspec.structs import replace
 
 from vedette.adapters.http.outcomes import retry_after_us
-from vedette.adapters.http.request import Response, refusal_reason
+from vedette.adapters.http.request import Response
 from vedette.adapters.http.target import HTTP
 from vedette.adapters.http.template import BadArgument, build_request
 from vedette.adapters.http.tools import HttpTools
@@ -33,6 +33,7 @@ from vedette.adapters.identity.secrets import with_secrets
 from vedette.adapters.tools.performers import PluginTools
 from vedette.app.check import code_problems
 from vedette.config.settings import load_settings
+from vedette.domain.base.addresses import refusal_reason
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers

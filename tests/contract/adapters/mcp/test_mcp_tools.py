@@ -598,6 +598,40 @@ async def test_a_secret_that_a_server_tells_is_not_told_on(
         await list_server(far_away, world.box)
 
 
+@pytest.mark.parametrize("secret", ["2", "e", "text"])
+async def test_whatever_a_secret_is_a_listing_stays_what_is_to_be_pinned(
+    world: World, secret: str
+) -> None:
+    given = raw(secrets={"KEY": "token"}, token=secret)
+    assert await list_server(given, world.box) == await list_server(raw(), world.box)
+
+
+@pytest.mark.parametrize(
+    ("secret", "name", "state", "error"),
+    [
+        ("2", "broken", "unknown", "the server answers with error -3***603: so it is"),
+        ("lost", "broken", "unknown", "the server answers with error -32603: so it is"),
+        ("true", "broken", "unknown", "the server answers with error -32603: so it is"),
+        ("2", "wrong", "failed", "the server answers with error -3***60***: so it is"),
+        ("error", "wrong", "failed", "the server answers with *** -32602: so it is"),
+        ("lost", "leave", "unknown", "the server ended"),
+        ("2", "echo", "done", ""),
+    ],
+)
+async def test_whatever_a_secret_is_a_call_stays_what_became_of_it(
+    world: World, secret: str, name: str, state: str, error: str
+) -> None:
+    tool = await world.pin(raw(), name, errors="not_done")
+    found = await world.perform(tool, raw(secrets={"KEY": "token"}, token=secret), text="x")
+    assert (found.state, found.error) == (state, error)
+
+
+async def test_arguments_that_are_too_long_for_a_message_are_not_sent(world: World) -> None:
+    found = await world.perform(await world.pin(raw(), "echo"), raw(), text="x" * (3 << 20))
+    assert found.state == "failed"
+    assert found.error.startswith("not called: 3,1")
+
+
 async def test_a_server_that_hangs_keeps_no_other_call_waiting(world: World) -> None:
     table, other = raw(), raw("other")
     hang, echo = await world.pin(table, "hang"), await world.pin(other, "echo")

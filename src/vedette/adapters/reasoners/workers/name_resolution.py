@@ -5,12 +5,13 @@ A box has no UDP: whoever may ask a name server anything can tell it anything.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+
+from vedette.domain.base.addresses import is_ip_address
 
 _ANSWER_TIMEOUT_S = 10.0
 
@@ -53,7 +54,7 @@ class NameResolver:
     ) -> list[Any]:
         """Return what `socket.getaddrinfo` returns. Raises socket.gaierror."""
         name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
-        if not isinstance(name, str) or not name or _is_ip_address(name):
+        if not isinstance(name, str) or not name or is_ip_address(name.partition("%")[0]):
             return self._system_lookup(host, port, family, type, proto, flags)
         found: list[Any] = []
         for address in self._query_addresses(name):
@@ -77,11 +78,3 @@ class NameResolver:
                 self._pending.pop(name, None)
             raise socket.gaierror(socket.EAI_AGAIN, f"{name}: no answer from the engine")
         return answer.addresses
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True

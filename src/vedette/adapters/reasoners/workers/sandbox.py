@@ -82,7 +82,7 @@ class Sandbox(Struct, frozen=True):
         return cls(
             str(fields["scratch"]), tuple(fields["read"]), tuple(fields["write"]),
             tuple(int(port) for port in fields["ports"]), bool(fields["datagrams"]),
-            tuple(fields["closed"]), bool(fields.get("programs", False)),
+            tuple(fields["closed"]), bool(fields["programs"]),
         )  # fmt: skip
 
 

@@ -5,10 +5,11 @@ goes by what is allowed: what nobody thought of is refused. So there is no new p
 no socket but those named here, no signal to anybody else, no tracing, no mount, no change of
 modes, owners or times of files, and no way around by io_uring, another ABI of the processor or a
 descriptor of another process. A box of `programs` has new processes and programs besides, which
-inherit the filter, and signals to them; what keeps those from anybody else is Landlock (ABI 6).
-No process leaves its group or session there, so that the whole group can be ended. A call is
-refused with EPERM; newer ones (424 and later) with ENOSYS, so that libraries take the older one. A
-call by another architecture's ABI ends the process.
+inherit the filter, and signals: by number to any process where Landlock (ABI 6) keeps them within
+the box, elsewhere to the whole process group. No process leaves its group or session there, so that
+the whole group can be ended; a change of a file's mode is answered with success there and not done.
+A call is refused with EPERM; newer ones (424 and later) with ENOSYS, so that libraries take the
+older one. A call by another architecture's ABI ends the process.
 
 Numbers are those of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h); x86-64 and aarch64, tried on the former only. Written here
@@ -177,8 +178,7 @@ def apply_seccomp(*, connects: bool, datagrams: bool = False, programs: bool = F
     """Have seccomp refuse all other system calls; with `connects` TCP connections may be opened.
 
     With `datagrams`, which needs `connects`, UDP sockets as well; with `programs` processes may be
-    started. Must be called by a process of
-    one thread, and by none that is to fork. Raises OSError.
+    started, else it forks no more. Must be called by a process of one thread. Raises OSError.
     """
     code = build_program(
         os.uname().machine, os.getpid(), connects=connects, datagrams=datagrams, programs=programs
