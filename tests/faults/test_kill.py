@@ -58,15 +58,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, series: Path) -> Audit
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-def test_killed_ten_times_nothing_is_lost_and_nothing_done_twice(
-    tmp_path: Path, series: Path, undisturbed: Audit
+@pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(2, id="ten")])
+def test_killed_again_and_again_nothing_is_lost_and_nothing_done_twice(
+    tmp_path: Path, series: Path, undisturbed: Audit, step: int
 ) -> None:
     assert len(undisturbed.webhook) >= SERIES, "the test needs webhook calls to be killed in"
     assert any(d[0].startswith("mail.") and d[4] == "done" for d in undisturbed.decisions.values())
     with receiver(tmp_path / "receiver.jsonl", "--delay-ms", "150") as hook:
         config = fleet(tmp_path, series, hook)
         record = tmp_path / "receiver.jsonl"
-        at = moments(seed=4, entries=undisturbed.entries)[::2]
+        at = moments(seed=4, entries=undisturbed.entries)[::step]
         killed = kill_at(config, at, tmp_path / "state", record)
         run_to_end(config)
     assert killed.landed == len(at), f"{killed.ended} runs had ended before their moment"
