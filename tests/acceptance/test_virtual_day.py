@@ -1,9 +1,9 @@
 """A day of a fleet, killed again and again, is rebuilt from its ledger alone.
 
-At least 10,000 events (in the gate a fifth of it) and 20 agents, approvals, denials, retries, three
-policy revisions and at least 50 deaths by SIGKILL; then everything but the ledger is taken away. What is rebuilt is held
-against what the world knows by itself: the target's own record, the script of the day, and the
-answers that people were told they had given.
+At least 10,000 events and 20 agents, approvals, denials, retries, three policy revisions and at
+least 50 deaths by SIGKILL (in the gate a fifth of it); then everything but the ledger is taken
+away. What is rebuilt is held against what the world knows by itself: the target's own record, the
+script of the day, and the answers that people were told they had given.
 """
 
 from __future__ import annotations

@@ -108,9 +108,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "ends", [pytest.param(ENDS[2:4], id="two"), pytest.param(ENDS, id="all")]
-)
+@pytest.mark.parametrize("ends", [pytest.param(ENDS[2:4], id="two"), pytest.param(ENDS, id="all")])
 async def test_what_ends_its_worker_ends_its_own_turn_only(
     tmp_path: Path, ends: list[tuple[str, str]]
 ) -> None:

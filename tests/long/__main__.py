@@ -1,9 +1,10 @@
 """The tests that the gate has no time for, file by file: `make long`.
 
-Which they are says catalogue.toml beside this; a smaller form of each is in the gate. What a file came to is kept in
-.tools/faults, under the commit and what was changed since, so a run that was broken off goes on
-where it was, and plays again what failed; `--fresh` begins anew. A file that fails ends nothing:
-which failed is said at the end. Exits with 1 if anything failed, and with 130 after Ctrl-C.
+Which they are says catalogue.toml beside this; a smaller form of each is in the gate. What a file
+came to is kept in .tools/faults, under the commit and what was changed since, so a run that was
+broken off goes on where it was, and plays again what failed; `--fresh` begins anew. A file that
+fails ends nothing: which failed is said at the end. Exits with 1 if anything failed, and with 130
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from xml.etree import ElementTree
 from tests.faults.crash import SHOWN, Report, cpu_spent, finish
 from tests.faults.every import Progress, Runner, Suite
 from tests.long.catalogue import ROOT, load
+
 
 def play(path: Path) -> Report:
     """Run the long tests of one file, in a process of its own; what it says goes to our stderr."""
@@ -55,7 +57,9 @@ def play_all(paths: list[Path], jobs: int, *, fresh: bool) -> int:
     what = [Suite(name, "tests.long", (name,), 1, 60, unit="tests") for name in names]
     progress = Progress.of(what, 0, fresh=fresh)
     progress.forget_wrong()
-    print(f"{len(what)} files, {jobs} at a time; {len(progress.done)} were right before", flush=True)
+    print(
+        f"{len(what)} files, {jobs} at a time; {len(progress.done)} were right before", flush=True
+    )
     began = time.monotonic()
     try:
         with TemporaryFile("w+") as said:
@@ -78,7 +82,9 @@ def main() -> int:
     for name in ("shard", "shards", "seed"):
         parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    paths = [path.resolve() for path in given.files] or sorted({one.file for one in load().values()})
+    paths = [path.resolve() for path in given.files] or sorted(
+        {one.file for one in load().values()}
+    )
     if given.shard is None:
         return play_all(paths, given.jobs, fresh=given.fresh)
     return finish(play(*paths), whole=False)
