@@ -391,8 +391,9 @@ class RunBuffer:
     def event_of(self, run: Run) -> AcceptedEvent | None:
         """Return the event of a run in memory, with its size and when it was accepted.
 
-        It is read now if it did not come with the run. A segment holds the events of many: those of the agent's next runs are read with it, while
-        there is room. None for one that cannot be read: who handles the run says why.
+        It is read now if it did not come with the run. A segment holds the events of many: those
+        of the agent's next runs are read with it, while there is room. None for one that cannot
+        be read: who handles the run says why.
         """
         unread = self._unread.get(run.agent, {})
         if run.id in unread:
