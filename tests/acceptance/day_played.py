@@ -24,7 +24,7 @@ from vedette.store.sqlite import SqliteReader
 
 SEED = 1
 # Events and kills: the day as it is promised, and a part of it.
-WHOLE, SHORT = (10_000, 52), (2_000, 14)
+WHOLE, SHORT = (10_000, 52), (2_000, 8)
 END_US = START_US + 2 * DAY_US
 SETTINGS = """\
 fleet = "harbour"
@@ -49,6 +49,7 @@ class Played:
     folder: Path
     told: Line
     number: int
+    kills: int
 
     @property
     def state(self) -> Path:
@@ -124,4 +125,4 @@ def played(folder: Path, size: tuple[int, int]) -> Played:
         export(store.ledger, folder / "export", verifier_key=key, witness=witness, bodies=True)
     finally:
         store.close()
-    return Played(folder, json.loads(done.stdout), number)
+    return Played(folder, json.loads(done.stdout), number, kills)
