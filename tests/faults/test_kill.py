@@ -6,6 +6,7 @@ Ten times in the gate; `make kill-real` kills a replay of real data twenty times
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
