@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from tests.bigquery import bigquery as bigquery
 from tests.bigquery import warehouse as warehouse
+from tests.long import catalogue
 from tests.pubsub import pubsub_emulator as pubsub_emulator
 
 from vedette.testing.faults import is_single_threaded
@@ -20,11 +21,21 @@ from vedette.testing.faults import is_single_threaded
 os.environ.pop("COLUMNS", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files with tests of many seconds go first, so that the workers end together.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is long; let the files with tests of many seconds go first, so that the workers
+    end together.
 
     pytest-xdist would begin with the files of most tests: those of minutes hold the fewest.
     """
+    rows = catalogue.load()
+    if [config.invocation_params.dir / each for each in config.args] == [catalogue.ROOT / "tests"]:
+        wrong = catalogue.unknown(rows, [item.nodeid for item in items])
+        assert not wrong, f"{catalogue.FILE}: not in the gate, or no test: {wrong}"
+    for item in items:
+        name, given = catalogue.split(item.nodeid)
+        if name in rows and given not in rows[name].but:
+            item.add_marker("long")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
 

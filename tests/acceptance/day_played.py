@@ -22,7 +22,9 @@ from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.ledger.history.reconstruction import Reconstruction, reconstruct
 from vedette.store.sqlite import SqliteReader
 
-EVENTS, KILLS, SEED = 10_000, 52, 1
+SEED = 1
+# Events and kills: the day as it is promised, and a part of it.
+WHOLE, SHORT = (10_000, 52), (2_000, 8)
 END_US = START_US + 2 * DAY_US
 SETTINGS = """\
 fleet = "harbour"
@@ -46,6 +48,8 @@ class Played:
 
     folder: Path
     told: Line
+    number: int
+    kills: int
 
     @property
     def state(self) -> Path:
@@ -93,12 +97,13 @@ class Spoilt:
                 yield walked
 
 
-def played(folder: Path) -> Played:
-    """Play a day, then take away everything but the ledger."""
+def played(folder: Path, size: tuple[int, int]) -> Played:
+    """Play a day of so many events and kills, then take away everything but the ledger."""
+    number, kills = size
     done = subprocess.run(
         [
             sys.executable, "-m", "tests.acceptance.virtual_day", str(folder),
-            f"--events={EVENTS}", f"--kills={KILLS}", f"--seed={SEED}",
+            f"--events={number}", f"--kills={kills}", f"--seed={SEED}",
         ],
         cwd=ROOT, env=environment(PYTHONPATH=f"{ROOT / 'src'}{os.pathsep}{ROOT}"),
         capture_output=True, text=True, timeout=900, check=False,
@@ -120,4 +125,4 @@ def played(folder: Path) -> Played:
         export(store.ledger, folder / "export", verifier_key=key, witness=witness, bodies=True)
     finally:
         store.close()
-    return Played(folder, json.loads(done.stdout))
+    return Played(folder, json.loads(done.stdout), number, kills)

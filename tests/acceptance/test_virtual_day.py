@@ -1,9 +1,9 @@
 """A day of a fleet, killed again and again, is rebuilt from its ledger alone.
 
 At least 10,000 events and 20 agents, approvals, denials, retries, three policy revisions and at
-least 50 deaths by SIGKILL; then everything but the ledger is taken away. What is rebuilt is held
-against what the world knows by itself: the target's own record, the script of the day, and the
-answers that people were told they had given.
+least 50 deaths by SIGKILL (in the gate a fifth of it); then everything but the ledger is taken
+away. What is rebuilt is held against what the world knows by itself: the target's own record, the
+script of the day, and the answers that people were told they had given.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from pathlib import Path
 import pytest
 from tests.acceptance.day_played import (
     END_US,
-    EVENTS,
     SEED,
+    SHORT,
+    WHOLE,
     Line,
     Played,
     Spoilt,
@@ -52,12 +53,14 @@ OPEN = ("effect.intended", "effect.started", "effect.unknown")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 
-@pytest.fixture(scope="module")
-def day() -> Iterator[Played]:
+@pytest.fixture(
+    scope="module", params=[pytest.param(SHORT, id="short"), pytest.param(WHOLE, id="whole")]
+)
+def day(request: pytest.FixtureRequest) -> Iterator[Played]:
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="vedette-day-", dir=memory if memory.is_dir() else None))
     try:
-        yield played(folder)
+        yield played(folder, request.param)
     finally:
         shutil.rmtree(folder)
 
@@ -69,18 +72,19 @@ def test_the_day_was_as_rough_as_it_is_said_to_be(day: Played) -> None:
     kinds = Counter(entry["kind"] for entry in day.entries)
     calls = Counter(line["key"] for line in day.record)
     answers = Counter(line["yes"] for line in lines(day.folder / "answers.jsonl"))
-    assert day.told["kills"] >= 50, day.told
+    share = day.number / WHOLE[0]
+    assert day.told["kills"] >= day.kills, day.told
     assert day.told["killed_calling"]
     assert len(day.told["points"]) >= 5, day.told["points"]
-    assert kinds["event.accepted"] >= 10_000
+    assert kinds["event.accepted"] >= day.number
     assert len(day.rebuilt.agents) == len(AGENTS) >= 20
     assert kinds["policy.published"] == 3
-    assert answers[True] > 100
-    assert answers[False] > 50
-    assert sum(1 for key in calls if calls[key] > 1) > 50
-    assert kinds["run.dead"] > 10
-    assert kinds["action.refused"] > 10
-    assert len(day.effects) > 2000
+    assert answers[True] > 100 * share
+    assert answers[False] > 50 * share
+    assert sum(1 for key in calls if calls[key] > 1) > 50 * share
+    assert kinds["run.dead"] > 10 * share
+    assert kinds["action.refused"] > 10 * share
+    assert len(day.effects) > 2000 * share
 
 
 def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) -> None:
@@ -92,7 +96,7 @@ def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) 
     assert found.matched == found.effects == len(day.effects)
 
     # Not only that something is told: that it is right, by what the world itself knows.
-    keys = {event.id: event.key for event in events(EVENTS, SEED)}
+    keys = {event.id: event.key for event in events(day.number, SEED)}
     published = [entry for entry in day.entries if entry["kind"] == "policy.published"]
     for line in day.effects:
         intent = account.intents[f"act_{line['key']}"]
@@ -117,7 +121,7 @@ def test_every_answer_of_a_person_is_where_it_was_given(day: Played) -> None:
         assert ("approved" if line["yes"] else "denied") in answers
     # What needs a person has one; a no is never followed by a first effect.
     needs = [line for line in day.effects if line["tool"] == "big.send"]
-    assert len(needs) > 100
+    assert len(needs) > day.number / 100
     for line in needs:
         approval = intents[f"act_{line['key']}"].approval
         assert approval is not None
@@ -145,7 +149,7 @@ def test_every_decision_replays_to_the_same_answer(day: Played) -> None:
         store.close()
     question = sum(1 for e in day.entries if e["kind"] in ("action.decided", "recall.decided"))
     assert found.ok, found.to_json()
-    assert found.agreed == found.decisions == question > 5000
+    assert found.agreed == found.decisions == question > day.number / 2
     assert sorted(found.revisions) == [1, 2, 3]
 
 
@@ -190,7 +194,7 @@ def test_the_report_of_the_day_takes_less_than_ten_seconds(day: Played) -> None:
     for one in result["sample"]:
         assert one["rule"] in ("permit.tool", "permit.approved")
         assert any(d.seq == one["seq"] for d in intents[one["action"]].decisions)
-    assert result["traffic"]["events"] == EVENTS + 4
+    assert result["traffic"]["events"] == day.number + 4
     assert result["traffic"]["starts"] == day.told["kills"] + 1
     never, hit = result["rules"]["never"], result["rules"]["hit"]
     assert not set(never) & set(hit)
@@ -214,7 +218,7 @@ def test_the_verbs_say_so_too(day: Played) -> None:
         before.children_user + before.children_system + 10
     )
     assert done.code == 0
-    assert done.json["traffic"]["events"] == EVENTS + 4
+    assert done.json["traffic"]["events"] == day.number + 4
     repeat = ["ledger", "reconstruct", "export", "--last", "48h", "--until", "2026-01-03"]
     spoilt, number = day.folder / "spoilt.jsonl", len(day.effects)
     more = json.dumps({"tool": "wire.send", "key": "0" * 32}).encode()

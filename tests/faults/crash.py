@@ -221,7 +221,7 @@ def run_shard(
         crashes = Crashes(stage, folder, shard=shard, shards=shards, again=pairs > 0)
         crashes.calm()
         crashes.singles(every)
-        if every == 1:
+        if store == "sqlite" and not control:
             crashes.missed()
         crashes.pairs(seed, -(-pairs // shards))
     finally:

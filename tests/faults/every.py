@@ -39,7 +39,7 @@ class Suite:
     """One kind of schedules: a module, how it is called, and into how many pieces it falls.
 
     `cost_s` is what a piece takes, about, to guess how long the rest will take. `must_fail`: it is
-    a control, of which something has to be found.
+    a control, of which something has to be found. `unit` names what it plays.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Suite:
     pieces: int
     cost_s: float
     must_fail: bool = False
+    unit: str = "schedules"
 
     def command(self, piece: int, seed: int) -> list[str]:
         """Return what plays one piece."""
@@ -104,6 +105,10 @@ class Progress:
         self.done[suite.name, piece] = report
         with self.path.open("a") as file:
             file.write(json.dumps({"suite": suite.name, "piece": piece, "report": report}) + "\n")
+
+    def forget_wrong(self) -> None:
+        """Have the pieces that something was wrong with played again."""
+        self.done = {piece: report for piece, report in self.done.items() if not report["wrong"]}
 
     def report(self, suite: Suite) -> Report:
         """Return what all pieces of a suite found together."""
@@ -211,7 +216,7 @@ class Runner:
         now = ", ".join(dict.fromkeys(one[0].name for one in self._going.values()))
         print(
             f"{spent_s:5.0f} s  {len(self._progress.done)} of {all_of} pieces, {total.schedules:,} "
-            f"schedules, about {left} left  {now}",
+            f"{self._suites[0].unit}, about {left} left  {now}",
             flush=True,
         )
 

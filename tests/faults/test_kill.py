@@ -6,6 +6,7 @@ Ten times in the gate; `make kill-real` kills a replay of real data twenty times
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -58,20 +59,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, series: Path) -> Audit
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-def test_killed_ten_times_nothing_is_lost_and_nothing_done_twice(
-    tmp_path: Path, series: Path, undisturbed: Audit
+@pytest.mark.parametrize(
+    "places", [pytest.param((0, 4, 10, 16, 18), id="some"), pytest.param(range(0, 20, 2), id="ten")]
+)
+def test_killed_again_and_again_nothing_is_lost_and_nothing_done_twice(
+    tmp_path: Path, series: Path, undisturbed: Audit, places: Sequence[int]
 ) -> None:
     assert len(undisturbed.webhook) >= SERIES, "the test needs webhook calls to be killed in"
     assert any(d[0].startswith("mail.") and d[4] == "done" for d in undisturbed.decisions.values())
     with receiver(tmp_path / "receiver.jsonl", "--delay-ms", "150") as hook:
         config = fleet(tmp_path, series, hook)
         record = tmp_path / "receiver.jsonl"
-        at = moments(seed=4, entries=undisturbed.entries)[::2]
+        every = moments(seed=4, entries=undisturbed.entries)
+        at = [every[place] for place in places]
         killed = kill_at(config, at, tmp_path / "state", record)
         run_to_end(config)
     assert killed.landed == len(at), f"{killed.ended} runs had ended before their moment"
-    assert killed.open_effects["inbox_triage"], "no kill left a mail effect open"
-    assert killed.open_effects["anomaly_detection"], "no kill left a webhook call open"
+    assert killed.open_effects.total(), "no kill left an effect open"
+    if len(at) == 10:  # what a few hit is chance
+        assert killed.open_effects["inbox_triage"], "no kill left a mail effect open"
+        assert killed.open_effects["anomaly_detection"], "no kill left a webhook call open"
     wrong = compare(undisturbed, audit(tmp_path / "state", tmp_path / "receiver.jsonl"))
     assert not wrong, "\n".join(wrong[:20])
     judged = judged_again(config)

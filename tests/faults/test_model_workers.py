@@ -108,13 +108,16 @@ ENDS = [
 ]
 
 
-async def test_what_ends_its_worker_ends_its_own_turn_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [pytest.param(ENDS[2:4], id="two"), pytest.param(ENDS, id="all")])
+async def test_what_ends_its_worker_ends_its_own_turn_only(
+    tmp_path: Path, ends: list[tuple[str, str]]
+) -> None:
     """Each is charged alone; who was asked beside it is asked again, and other agents go on."""
     with model_server() as server:
         async with two_agents(tmp_path, server) as there:
             reasoner = there.reasoner
             async with Neighbour(there) as neighbour:
-                for number, (do, why) in enumerate(ENDS):
+                for number, (do, why) in enumerate(ends):
                     server.hold.clear()
                     seen = server.count("held")
                     held = asyncio.create_task(reasoner.reason(brief("held", number)))
@@ -137,7 +140,7 @@ async def test_what_ends_its_worker_ends_its_own_turn_only(tmp_path: Path) -> No
                         await reasoner.reason(brief(do, number))
                     assert (await beside).final
                     await until(partial(neighbour.has_more, turns))
-                await until(lambda: len(there.deaths) == 2 * len(ENDS))
+                await until(lambda: len(there.deaths) == 2 * len(ends))
                 assert {agent for agent, _, _ in there.deaths} == {"sorter"}
                 assert server.keys == {KEY}
 

@@ -297,10 +297,11 @@ def nothing_is_lost(fleet: FleetHarness, world: Seen) -> None:
 # --- time to stop -----------------------------------------------------------------------------
 
 
-async def test_time_to_stop_at_500_events_a_second(tmp_path: Path) -> None:
-    """Stops under load: told within a second (19 of 20), and no call starts once one is told.
+@pytest.mark.parametrize("stops", [6, 20])
+async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, stops: int) -> None:
+    """Stops under load: told within a second (all but one), and no call starts once one is told.
 
-    Of twenty stops the 99th percentile is the slowest, and a neighbour on the machine makes one
+    Of so few stops the 99th percentile is the slowest, and a neighbour on the machine makes one
     slow now and then: one may be. As above, what holds a whole trial up is tried again; that no
     call is late and nothing lost holds for each trial.
     """
@@ -308,7 +309,7 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path) -> None:
     for attempt in range(6):
         await asyncio.sleep(4 * attempt)
         (tmp_path / str(attempt)).mkdir()
-        took_ms = sorted(await stop_under_load(tmp_path / str(attempt)))
+        took_ms = sorted(await stop_under_load(tmp_path / str(attempt), stops))
         tried.append(f"p50 {share(took_ms, 0.5):.1f} p99 {share(took_ms, 0.99):.1f} ms")
         print(f"time to stop: {tried[-1]}")
         if took_ms[-2] <= 1000:
@@ -316,8 +317,8 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path) -> None:
     raise AssertionError("; ".join(tried))
 
 
-async def stop_under_load(folder: Path) -> list[float]:
-    """Return how long each of twenty stops took in ms; hold them to what each one promises."""
+async def stop_under_load(folder: Path, stops: int) -> list[float]:
+    """Return how long each of some stops took in ms; hold them to what each one promises."""
     world = Seen()
     async with fleet_of(folder, world) as fleet:
         stopping = asyncio.Event()
@@ -338,7 +339,7 @@ async def stop_under_load(folder: Path) -> list[float]:
         pouring = asyncio.create_task(load())
         took_ms, late_calls = [], 0
         commands = fleet.app.commands
-        for _ in range(20):
+        for _ in range(stops):
             await asyncio.sleep(0.2)
             ordered_at = time.monotonic()
             await commands.stop(fleet.order("enough"), all=True)

@@ -319,7 +319,18 @@ async def test_change_is_admitted_and_takes_effect(
     bundle = read_bundle(folder)
     assert await stage.try_out(bundle) == []
     assert says(opa, folder).startswith("PASS: ")
-    engine = stage.load(bundle)
+    takes_effect(stage.load(bundle), change, shipped)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_change_takes_effect(name: str, tmp_path: Path, shipped: PolicyEngine) -> None:
+    """The same without the tests of the rules, which take most of the time."""
+    folder = changed(tmp_path / "policies", CHANGES[name].edits)
+    takes_effect(SubprocessStage().load(read_bundle(folder)), CHANGES[name], shipped)
+
+
+def takes_effect(engine: PolicyEngine, change: Change, shipped: PolicyEngine) -> None:
+    """Hold the questions of a change to what they come to before it and after."""
     assert decide(shipped, change.question).outcome == change.before
     after = decide(engine, change.question)
     assert (after.outcome, after.rule) == (change.outcome, change.rule)

@@ -1,0 +1,1 @@
+"""The tests that the gate has no time for, and what of each stays in it."""
