@@ -33,7 +33,7 @@ from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
-from vedette.engine.turn import bind_proposals, compose_step, emit_metrics, observe_event
+from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 
 
 async def handle(
@@ -249,9 +249,7 @@ async def decide_and_commit(
         except (Fenced, OverBudget):
             continue
         context.reservation = None  # that was settled with it
-        emit_metrics(services, context, step, now)
-        if not judgement.deferred and step.turn == 1 + context.is_deferred:
-            observe_event(context, "event_decided_seconds", now)
+        emit_metrics(services, context, step, now, deferred=judgement.deferred)
         return step
 
 
@@ -349,7 +347,8 @@ async def _ask_with_state(
     services: Services, context: RunContext, briefing: Briefing
 ) -> ReasonerJudgement:
     agent = context.agent
-    reasoner = services.reasoners[agent.reasoner if context.is_judged else agent.last_reasoner]
+    is_first = agent.cascade is None or context.is_judged
+    reasoner = services.reasoners[agent.reasoner if is_first else agent.last_reasoner]
     judgement = await reasoner.reason(briefing)
     if judgement.needs_state:
         name, key = briefing.agent, briefing.key

@@ -454,9 +454,13 @@ def screen_candidates(
     return accepted, refused
 
 
-def emit_metrics(services: Services, context: RunContext, step: Step, now: int) -> None:
-    """Count, as metrics, what a run's committed step decided."""
+def emit_metrics(
+    services: Services, context: RunContext, step: Step, now: int, *, deferred: bool
+) -> None:
+    """Count, as metrics, what a run's committed step decided; a `deferred` one settles nothing."""
     agent = context.agent.name
+    if not deferred and step.turn == 1 + context.is_deferred:
+        observe_event(context, "event_decided_seconds", now)
     for row in step.actions:
         services.metrics.count(
             "decisions", agent=agent, tool=row.tool, outcome=row.decided or "none", rule=row.rule
