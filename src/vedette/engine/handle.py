@@ -249,7 +249,8 @@ async def decide_and_commit(
         except (Fenced, OverBudget):
             continue
         context.reservation = None  # that was settled with it
-        emit_metrics(services, context, step, now, deferred=judgement.deferred)
+        is_first = not judgement.deferred and step.turn == 1 + context.is_deferred
+        emit_metrics(services, context, step, now, is_first=is_first)
         return step
 
 

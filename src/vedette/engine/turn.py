@@ -455,11 +455,11 @@ def screen_candidates(
 
 
 def emit_metrics(
-    services: Services, context: RunContext, step: Step, now: int, *, deferred: bool
+    services: Services, context: RunContext, step: Step, now: int, *, is_first: bool = False
 ) -> None:
-    """Count, as metrics, what a run's committed step decided; a `deferred` one settles nothing."""
+    """Count, as metrics, what a run's committed step decided; `is_first`: nothing was before."""
     agent = context.agent.name
-    if not deferred and step.turn == 1 + context.is_deferred:
+    if is_first:
         observe_event(context, "event_decided_seconds", now)
     for row in step.actions:
         services.metrics.count(
