@@ -51,7 +51,7 @@ from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Sup
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
-from vedette.engine.tool_calls import answer_data
+from vedette.engine.tool_calls import answer_data, answer_readers
 from vedette.engine.turn_history import retell_turns
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
@@ -296,11 +296,7 @@ class RunContext(Struct):
         answered = (action for action in self.actions if action.answer is not None)
         for at, action in enumerate(answered):
             tool = self.agent.tools.get(action.tool)
-            readers = frozenset[str]() if tool is None else tool.readers
-            if tool is not None and tool.settles == "transactional":
-                readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
-            args = argument_readers(parse_record(action.record)) if action.record else {}
-            answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
+            answers[f"outcome/{at}"] = answer_readers(tool, action, row_readers)
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)

@@ -20,6 +20,7 @@ from vedette.domain.action import (
     encode_arguments,
     proposal_confidence,
 )
+from vedette.domain.artefact import ARTEFACT_PERFORMER
 from vedette.domain.base.canonical import (
     MAX_SAFE_INTEGER,
     canonical_json,
@@ -40,7 +41,7 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.engine import action_holds, tool_calls
+from vedette.engine import action_holds, artefacts, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -197,6 +198,10 @@ def decide_action(
     if end == "effect.unknown":
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
+    reads_artefact = action.tool.performer == ARTEFACT_PERFORMER
+    if reads_artefact:
+        owner = artefacts.find_owner(context, action)
+        decision_context = replace(decision_context, artefact=owner)
     decision_record = services.gateway.decide(action, decision_context)
     action_holds.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
     row.counted_us = 0
@@ -231,7 +236,9 @@ def decide_action(
         # At once, so that no two runs share a last place.
         row.counted_us = counted_us or now
         counted.add(row.counted_us, is_new=not counted_us)
-        if action.tool.settles == "transactional":
+        if reads_artefact:
+            drafts.append(artefacts.read_artefact(context, action, row))
+        elif action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
         elif not planned:
             context.fresh_actions[row.id] = (action, services.registry, row.record)
