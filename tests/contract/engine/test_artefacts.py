@@ -20,14 +20,14 @@ from tests.artefacts import (
 )
 
 from vedette.domain.action import Proposal
+from vedette.domain.agent import schedule_source
 from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS
 from vedette.domain.base.canonical import salted_digest
 from vedette.domain.effect import Outcome
-from vedette.domain.event import DATA, ENVELOPE, Event
+from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, job, toy_fleet
@@ -246,31 +246,24 @@ async def test_an_id_in_an_event_hands_nothing_over_unless_the_engine_vouches(
         return say(final=True)
 
     script = ScriptedReasoner([first, second])
-    async with artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk") as fleet:
+    fleet = artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk")
+    daily = "{daily: '03:00', name: handing}"
+    edit_agent(fleet, "worker", "[{on: worker.job}]", f"[{{on: worker.job}}, {daily}]")
+    async with fleet:
         await settled(fleet, job("1"))
         stranger = job("2", doc={"artefact": ids[0]})
-        await settled(fleet, stranger)
+        # A sender who says that its data are vouched for is not believed.
+        await fleet.send(replace(stranger, vouched=ENVELOPE | {DATA}), vouched=False)
+        await fleet.wait_until_idle()
         assert await denials(fleet, stranger) == [("deny", "artefact.other")] * 2
-        handed = replace(job("3", doc={"artefact": ids[0]}), vouched=ENVELOPE | {DATA})
-        # A sender who says so is not believed.
-        await fleet.send(replace(handed, id="4"), vouched=False)
+        tick = Event(
+            schedule_source("harbour", "worker"), "3", TICK_TYPE, "handing", None,
+            stranger.data, vouched=ENVELOPE | {DATA},
+        )  # fmt: skip
+        await fleet.send(tick, vouched=False)
         await fleet.wait_until_idle()
-        assert await denials(fleet, replace(handed, id="4")) == [("deny", "artefact.other")] * 2
-        await accept_own(fleet, handed)
-        await fleet.wait_until_idle()
-        assert [one[0] for one in await denials(fleet, handed)] == ["permit", "permit"]
+        assert [one[0] for one in await denials(fleet, tick)] == ["permit", "permit"]
         assert outcomes_of(script.briefings[-1])[0]["text"] == TEXT[:10]
-
-
-async def accept_own(fleet: FleetHarness, event: Event) -> None:
-    """Accept an event as the engine accepts those that it makes itself."""
-
-    async def commit(arrival: Arrival) -> AcceptResult:
-        own = replace(arrival, event=event, body=event.to_body())
-        (answer,) = await fleet.app.store.steps.accept([own], None)
-        return answer
-
-    await fleet.app.intake.accept_with(event, event.subject, commit)
 
 
 async def test_without_a_grant_nothing_is_read(tmp_path: Path) -> None:

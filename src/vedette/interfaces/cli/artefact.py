@@ -6,7 +6,7 @@ import click
 
 from vedette.app.stores import store_reader
 from vedette.domain.artefact import MAX_RANGE_CHARS
-from vedette.domain.base.safe_text import escape_text
+from vedette.domain.base.safe_text import BAR, escape_text
 from vedette.interfaces.cli.fleet import current_settings
 from vedette.interfaces.cli.output import print_result
 
@@ -41,7 +41,7 @@ def artefact_show(id_: str, offset: int, length: int) -> None:
         head,
         f"{found['type']}, {found['size']:,} characters, {found['label']}{readers}",
         f"{offset:,} to {end:,}:",
-        *(escape_text(line) for line in found["text"].splitlines()),
+        *(BAR + escape_text(line) for line in found["text"].splitlines()),
     ]
     if found["next"] is not None:
         lines.append(f"… go on with --offset {found['next']}")
