@@ -74,7 +74,8 @@ def put_back(value: Any, by_id: Mapping[str, tuple[Artefact, Body]]) -> Any:
 
 def read_all(artefact: Artefact) -> str:
     """Return the content of an artefact, read in ranges."""
-    text, at = "", 0
+    text: str = ""
+    at: int = 0
     while True:
         part = artefact.read_range("art_", at, MAX_RANGE_CHARS)
         text += part["text"]
