@@ -19,7 +19,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import DATA
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.engine.tool_calls import answer_bytes, answer_readers
+from vedette.engine.tool_calls import answer_readers
 
 if TYPE_CHECKING:
     from vedette.engine.run_context import RunContext
@@ -69,21 +69,17 @@ def find_owner(context: RunContext, action: Action) -> Owner:
     return "handed" if DATA in event.vouched and id in find_references(event.data) else "other"
 
 
-def read_artefact(context: RunContext, action: Action, row: ActionRow) -> Draft:
-    """Perform a permitted read of an artefact: its range is in the step, so nothing can be unknown.
+def read_artefact(context: RunContext, action: Action) -> Outcome:
+    """Return what a permitted read of an artefact comes to: its range.
 
-    What is read is untrusted, and as secret as the artefact (`tool_calls.answer_readers`).
+    What is read is untrusted, and as secret as the artefact (`tool_calls.label_answers`).
     """
     stored = context.services.store.runs.artefact(action.args["id"])
     offset = action.args.get("offset", 0)
     length = action.args.get("length", MAX_RANGE_CHARS)
     if stored is None or stored.artefact is None:
-        outcome = Outcome("failed", error="its content was erased")
-    elif offset < 0 or not 0 < length <= MAX_RANGE_CHARS:
+        return Outcome("failed", error="its content was erased")
+    if offset < 0 or not 0 < length <= MAX_RANGE_CHARS:
         what = f"offset is at least 0, length from 1 to {MAX_RANGE_CHARS}"
-        outcome = Outcome("failed", error=what)
-    else:
-        outcome = Outcome("done", stored.artefact.read_range(stored.id, offset, length))
-    row.effect = "done" if outcome.state == "done" else "failed"
-    row.answer = answer_bytes(outcome)
-    return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
+        return Outcome("failed", error=what)
+    return Outcome("done", stored.artefact.read_range(stored.id, offset, length))

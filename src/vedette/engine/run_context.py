@@ -51,7 +51,7 @@ from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Sup
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
-from vedette.engine.tool_calls import answer_data, answer_readers
+from vedette.engine.tool_calls import answer_data, label_answers
 from vedette.engine.turn_history import retell_turns
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
@@ -292,11 +292,7 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        answers: dict[str, Readers] = {}
-        answered = (action for action in self.actions if action.answer is not None)
-        for at, action in enumerate(answered):
-            tool = self.agent.tools.get(action.tool)
-            answers[f"outcome/{at}"] = answer_readers(tool, action, row_readers)
+        answers = label_answers(self.actions, self.agent.tools, row_readers)
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)

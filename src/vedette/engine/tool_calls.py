@@ -200,11 +200,23 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     return data
 
 
-def answer_readers(tool: Tool | None, row: ActionRow, row_readers: Readers) -> Readers:
-    """Return who may read what came of an action; nobody, if its tool is not declared any more.
+def label_answers(
+    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers
+) -> dict[str, Readers]:
+    """Return who may read what a run's actions answered, by place (`outcome/0`).
 
-    `row_readers` is the label of the row that a transactional tool answers with.
+    `row_readers` is the label of the agent's row: a transactional tool answers with what stood
+    there.
     """
+    answered = (row for row in rows if row.answer is not None)
+    return {
+        f"outcome/{at}": answer_readers(tools.get(row.tool), row, row_readers)
+        for at, row in enumerate(answered)
+    }
+
+
+def answer_readers(tool: Tool | None, row: ActionRow, row_readers: Readers) -> Readers:
+    """Return who may read what came of one action; nobody, if its tool is not declared any more."""
     readers = frozenset[str]() if tool is None else tool.readers
     if tool is not None and tool.performer == ARTEFACT_PERFORMER:
         readers = told_readers(answer_data(row))  # as the range says that was read

@@ -198,8 +198,7 @@ def decide_action(
     if end == "effect.unknown":
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
-    reads_artefact = action.tool.performer == ARTEFACT_PERFORMER
-    if reads_artefact:
+    if action.tool.performer == ARTEFACT_PERFORMER:
         owner = artefacts.find_owner(context, action)
         decision_context = replace(decision_context, artefact=owner)
     decision_record = services.gateway.decide(action, decision_context)
@@ -236,9 +235,7 @@ def decide_action(
         # At once, so that no two runs share a last place.
         row.counted_us = counted_us or now
         counted.add(row.counted_us, is_new=not counted_us)
-        if reads_artefact:
-            drafts.append(artefacts.read_artefact(context, action, row))
-        elif action.tool.settles == "transactional":
+        if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
         elif not planned:
             context.fresh_actions[row.id] = (action, services.registry, row.record)
@@ -299,9 +296,13 @@ def write_rows(
 ) -> Draft:
     """Perform a transactional tool: its rows are part of the step, so nothing can be unknown.
 
+    One of the engine's own is performed here, all others by the agent's code.
+
     Raises Temporary if it gave no answer (its worker died, or took too long): that is an attempt
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
+    if action.tool.performer == ARTEFACT_PERFORMER:
+        return _end_effect(context, row, artefacts.read_artefact(context, action))
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection
@@ -333,6 +334,10 @@ def write_rows(
         was = pack_row({"was": current}, readers_before) if action.tool.inverse else {}
         outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written], **was})
         writes += written
+    return _end_effect(context, row, outcome)
+
+
+def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
     row.effect = "done" if outcome.state == "done" else "failed"
     row.answer = tool_calls.answer_bytes(outcome)
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
