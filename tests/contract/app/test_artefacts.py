@@ -200,9 +200,9 @@ def test_the_verb_shows_a_part_and_moves_no_terminal(tmp_path: Path) -> None:
 
     shown = run(id, "--length", "22").output
     assert shown.startswith(id), shown
-    assert shown.splitlines()[1:] == [
+    assert shown.splitlines()[2:] == [
         f"text/plain, {len(text):,} characters, untrusted", "0 to 22:", "│ first line",
-        "│ \\u001b[2Jsecond", "… go on with --offset 22",
+        "│ \\u001b[2Jsecond", "│", "go on with --offset 22",
     ]  # fmt: skip
     assert "\x1b" not in shown
     answered = CliRunner().invoke(

@@ -6,9 +6,11 @@ import click
 
 from vedette.app.stores import store_reader
 from vedette.domain.artefact import MAX_RANGE_CHARS
-from vedette.domain.base.safe_text import BAR, escape_text
+from vedette.domain.base.safe_text import escape_text, quote_lines, wrap_line
 from vedette.interfaces.cli.fleet import current_settings
 from vedette.interfaces.cli.output import print_result
+
+_WIDTH = 80
 
 
 @click.group()
@@ -31,18 +33,21 @@ def artefact_show(id_: str, offset: int, length: int) -> None:
 
     with store_reader(current_settings()) as store:
         found = read_artefact(store, id_, offset, length)
-    head = f"{found['artefact']}  {found['tool']} of {found['run']}"
+    head = [found["artefact"], f"what {found['tool']} answered in {found['run']}"]
     if found["erased"]:
-        print_result(found, f"{head}\n(erased)")
+        print_result(found, "\n".join([*head, "(erased)"]))
         return
-    readers = "" if found["readers"] is None else f", for {', '.join(found['readers']) or 'nobody'}"
-    end = offset + len(found["text"])
+    who = found["readers"]
+    readers = "" if who is None else f", for {escape_text(', '.join(who)) or 'nobody'}"
     lines = [
-        head,
-        f"{found['type']}, {found['size']:,} characters, {found['label']}{readers}",
-        f"{offset:,} to {end:,}:",
-        *(BAR + escape_text(line) for line in found["text"].splitlines()),
-    ]
+        *head,
+        *wrap_line(
+            f"{found['type']}, {found['size']:,} characters, {found['label']}{readers}",
+            _WIDTH, at_spaces=True,
+        ),
+        f"{offset:,} to {offset + len(found['text']):,}:",
+        *quote_lines(found["text"].split("\n"), _WIDTH),
+    ]  # fmt: skip
     if found["next"] is not None:
-        lines.append(f"… go on with --offset {found['next']}")
+        lines.append(f"go on with --offset {found['next']}")
     print_result(found, "\n".join(lines))
