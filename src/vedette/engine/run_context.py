@@ -292,7 +292,8 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        answers = label_answers(self.actions, self.agent.tools, row_readers)
+        answered = [row for row in self.actions if row.answer is not None]
+        answers = label_answers(answered, self.agent.tools, row_readers) if answered else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)

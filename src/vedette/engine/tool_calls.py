@@ -203,15 +203,14 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
 def label_answers(
     rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers
 ) -> dict[str, Readers]:
-    """Return who may read what a run's actions answered, by place (`outcome/0`).
+    """Return who may read what came of a run's actions that were answered, by place (`outcome/0`).
 
     `row_readers` is the label of the agent's row: a transactional tool answers with what stood
     there.
     """
-    answered = (row for row in rows if row.answer is not None)
     return {
         f"outcome/{at}": answer_readers(tools.get(row.tool), row, row_readers)
-        for at, row in enumerate(answered)
+        for at, row in enumerate(rows)
     }
 
 
