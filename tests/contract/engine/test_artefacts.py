@@ -22,17 +22,22 @@ from tests.artefacts import (
 from vedette.domain.action import Proposal
 from vedette.domain.agent import schedule_source
 from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS
-from vedette.domain.base.canonical import salted_digest
+from vedette.domain.base.canonical import canonical_json, salted_digest
+from vedette.domain.decision import evaluate_request
 from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.testing.harness import FleetHarness
+from vedette.policy.replay import replay
+from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, job, toy_fleet
 
 TEXT = long_text(2_000_000)
+# What is changed of agent.yaml so that not everybody may read what is looked up.
+LOOK_UP = "settles: idempotent, function: act, target: world}\n  - {name: book.sure"
+SECRET = (LOOK_UP, LOOK_UP.replace("}", ",\n     permitted_readers: ['hr@example.org']}", 1))
 
 
 def reference(briefing: Briefing) -> dict[str, Any]:
@@ -178,8 +183,7 @@ async def test_what_an_inverse_is_made_of_stays_whole(tmp_path: Path) -> None:
     world = World(answer=answer({"text": TEXT[:100_000]}))
     script = ScriptedReasoner([say(LOOK)])
     fleet = artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk")
-    look = "settles: idempotent, function: act, target: world}\n  - {name: book.sure"
-    edit_agent(fleet, "worker", look, look.replace("world}", "world, inverse: book.sure}", 1))
+    edit_agent(fleet, "worker", LOOK_UP, LOOK_UP.replace("}", ", inverse: book.sure}", 1))
     async with fleet:
         await settled(fleet, job("1"))
         assert outcomes_of(script.briefings[-1])[0]["text"] == TEXT[:100_000]
@@ -266,6 +270,57 @@ async def test_an_id_in_an_event_hands_nothing_over_unless_the_engine_vouches(
         assert outcomes_of(script.briefings[-1])[0]["text"] == TEXT[:10]
 
 
+async def test_what_an_event_hands_over_is_as_secret_there(tmp_path: Path) -> None:
+    """Its run has read nothing else that is secret, and its event may be read by everybody."""
+    world = World(answer=answer({"text": TEXT[:50_000]}))
+    ids: list[str] = []
+    text = Ref("/outcome/0/text")
+
+    def first(briefing: Briefing) -> ReasonerJudgement:
+        handed = briefing.event.type == TICK_TYPE
+        return say(read(Ref("/event/data/doc/artefact"), length=10) if handed else LOOK)
+
+    def second(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.event.type != TICK_TYPE:
+            ids.append(reference(briefing)["artefact"])
+            return say(final=True)
+        return say(Proposal("wire.send", {"to": Ref("/charter/desk"), "text": text}))
+
+    script = ScriptedReasoner([first, second])
+    fleet = artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk")
+    daily = "{daily: '03:00', name: handing}"
+    edit_agent(fleet, "worker", "[{on: worker.job}]", f"[{{on: worker.job}}, {daily}]")
+    edit_agent(fleet, "worker", *SECRET)
+    async with fleet:
+        await settled(fleet, job("1"))
+        source = schedule_source("harbour", "worker")
+        doc = {"doc": {"artefact": ids[0]}}
+        tick = Event(source, "3", TICK_TYPE, "handing", None, doc, vouched=ENVELOPE | {DATA})
+        await fleet.send(tick, vouched=False)
+        await fleet.wait_until_idle()
+        _, sent = fleet.actions(tick)
+        assert orjson.loads(sent.record)["readers"]["/text"] == ["hr@example.org"]
+        assert sent.decided == "deny"
+
+
+async def test_a_denial_replays(tmp_path: Path) -> None:
+    """And with the engine's rule away it would not: policy alone permits."""
+    world = World(answer=answer({"text": TEXT[:50_000]}))
+    script = ScriptedReasoner([say(LOOK), say(read("art_" + "0" * 32))])
+    async with artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk") as fleet:
+        await settled(fleet, job("1"))
+        assert await denials(fleet, job("1")) == [("deny", "artefact.other")]
+        found = replay(fleet.app.store, TrustingStage().load)
+        assert (found.decisions, found.agreed, found.ok) == (2, 2, True)
+        (entry,) = [
+            one for one in fleet.entries("action.decided") if one["tool"] == "artefact.read"
+        ]
+        question = fleet.body(entry["seq"])["question"]
+        question["context"]["artefact"] = "own"
+        raw = canonical_json(question)
+        assert evaluate_request(fleet.app.services.gateway.engine, raw).outcome == "permit"
+
+
 async def test_without_a_grant_nothing_is_read(tmp_path: Path) -> None:
     world = World(answer=answer({"text": TEXT[:50_000]}))
     script = ScriptedReasoner([say(LOOK), lambda b: say(read(reference(b)["artefact"]))])
@@ -308,15 +363,7 @@ async def test_what_is_read_is_as_secret_as_what_it_was_read_of(tmp_path: Path) 
         [say(LOOK), lambda b: say(read(reference(b)["artefact"], length=50)), sends]
     )
     fleet = artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=6)
-    look = (
-        "sinks: [],\n     settles: idempotent, function: act, target: world}\n  - {name: book.sure"
-    )
-    edit_agent(
-        fleet,
-        "worker",
-        look,
-        look.replace("world}", "world,\n     permitted_readers: ['hr@example.org']}", 1),
-    )
+    edit_agent(fleet, "worker", *SECRET)
     async with fleet:
         await settled(fleet, job("1"))
         assert reference(script.briefings[1])["readers"] == ["hr@example.org"]
