@@ -19,15 +19,15 @@ from tests.artefacts import (
     say,
 )
 
-from vedette.domain.action import Proposal
+from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.agent import schedule_source
 from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS
 from vedette.domain.base.canonical import canonical_json, salted_digest
-from vedette.domain.decision import evaluate_request
+from vedette.domain.decision import DecisionContext, evaluate_request
 from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.memory import Briefing
-from vedette.domain.origin import Ref
+from vedette.domain.origin import Ref, Roots
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.policy.replay import replay
 from vedette.testing.harness import FleetHarness, TrustingStage
@@ -301,6 +301,27 @@ async def test_what_an_event_hands_over_is_as_secret_there(tmp_path: Path) -> No
         _, sent = fleet.actions(tick)
         assert orjson.loads(sent.record)["readers"]["/text"] == ["hr@example.org"]
         assert sent.decided == "deny"
+
+
+async def test_who_does_not_say_whose_it_is_has_it_denied(tmp_path: Path) -> None:
+    async with artefact_fleet(tmp_path, World()) as fleet:
+        services, event = fleet.app.services, replace(job("1"), vouched=ENVELOPE)
+        agent = services.fleet.agents["worker"]
+        nothing: dict[str, Any] = {}
+        none = frozenset[str]()
+        roots = Roots(
+            event.root(), event.vouched, nothing, nothing, nothing, none, nothing, none, nothing
+        )
+        action = bind_proposal(
+            read("art_" + "0" * 32), agent.tools, roots, run="run_" + "0" * 32, turn=1, ordinal=0,
+            confidence=1.0,
+        )  # fmt: skip
+        asked = DecisionContext(agent, event, 1, services.clock.now_us())
+        ruled = [
+            services.gateway.decide(action, replace(asked, artefact=owner)).decision.rule
+            for owner in ("", "other", "mine", "own")
+        ]
+        assert ruled == ["artefact.other"] * 3 + ["permit.tool"]
 
 
 async def test_a_denial_replays(tmp_path: Path) -> None:

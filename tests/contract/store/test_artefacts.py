@@ -145,7 +145,13 @@ async def test_a_refused_step_leaves_neither(store: Any) -> None:
 
 async def test_a_large_one_lies_alone(store: Any) -> None:
     """Or whoever asks for an entry beside it would unpack it, too."""
-    await keep(store, text=TEXT * 2)
+    (run,) = await accept_events(store, event(1))
+    _, drafts = outcome_drafts(run, TEXT * 2)
+    made = closing_step(store, run)
+    # What comes with it in the same group, before and after it.
+    made.drafts = [entry(run, "turn.reasoned", text="short", turn=1), *drafts]
+    made.actions = [action(run)]
+    assert (await store.steps.commit(made)).status is CommitStatus.COMMITTED
     seq = seq_of(store)
     assert len(TEXT * 2) > MAX_BYTES
     rows = store.parts.database.rows(SEGMENTS)
