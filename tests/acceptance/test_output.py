@@ -26,6 +26,7 @@ from typing import Any
 
 import click
 import pytest
+from tests.artefacts import LOOK, answer, artefact_fleet, long_text, say
 from tests.contract.store.test_migrate import unpacked
 from tests.said import START, environment
 from tools import json_shapes
@@ -35,6 +36,7 @@ from vedette.domain.base.fleet_clock import CLOCK_FILE
 from vedette.interfaces.cli import cli, main, output
 from vedette.testing.model_server import ModelServer
 from vedette.testing.model_server.script import mail_agent
+from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,6 +172,7 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
     reads(made)
     writes(made)
     dead(Scene(folder.parent / "toy", results, parent_scene.said))
+    large(Scene(folder.parent / "large", results, parent_scene.said))
     older(Scene(folder.parent / "older", results, parent_scene.said))
     with ModelServer(mail_agent(args=FILED), keys=("test-key",)) as server:
         asked(Scene(folder.parent / "asked", results, parent_scene.said), server.url)
@@ -318,6 +321,25 @@ def dead(made: Scene) -> None:
     made.do("dead", first, shown="dead RUN")
     made.do("dead --redrive", first, *why)
     made.do("dead --drop", second, *why)
+
+
+def large(made: Scene) -> None:
+    """What a tool answered that is too large for a turn, in a fleet of its own that has some."""
+
+    async def look() -> str:
+        world = World(answer=answer({"text": long_text(20_000)}))
+        script = ScriptedReasoner([say(LOOK)])
+        fleet = artefact_fleet(made.folder, world, reasoners={"adk": script}, reasoner="adk")
+        async with fleet:
+            await fleet.send(job("1"))
+            await fleet.wait_until_idle()
+            data = json.loads(fleet.actions(job("1"))[0].answer or b"{}")["data"]
+            return str(data["text"]["artefact"])
+
+    made.folder.mkdir()
+    id = asyncio.run(look())
+    (made.folder / "vedette.toml").write_text(TOY, "utf-8")
+    made.do("artefact show", id, "--length", "500")
 
 
 def older(made: Scene) -> None:

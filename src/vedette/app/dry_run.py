@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.domain.action import Action, bind_proposal, check_confidence
 from vedette.domain.agent import Agent, Fleet
+from vedette.domain.artefact import ARTEFACT_PERFORMER
 from vedette.domain.base.errors import BadCommand, BadProposal
 from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import Decision, DecisionContext
@@ -182,6 +183,8 @@ def describe_trial(fleet: Fleet, agent: Agent, event: Event, revision: int) -> d
 
 def _describe_target(agent: Agent, tool: Tool, targets: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what an agent's tool would touch, in words."""
+    if tool.performer == ARTEFACT_PERFORMER:
+        return "an artefact of its run"
     if tool.settles == "transactional":
         return f"a row of the fleet's own collection {agent.collection}"
     target = targets.get(tool.target or "", {})

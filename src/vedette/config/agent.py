@@ -39,6 +39,7 @@ from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
 from vedette.domain.argument_schema import ArgumentSchema
+from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
@@ -106,7 +107,9 @@ def read_agent(
     problems += _reasoner_problems(shape, document, code, relative_path, context)
     problems += _scope_problems(shape, document, context)
     problems += tool_problems(shape, document, code.get("tools"), context)
-    problems += eval_problems(folder, relative_path, {tool.name: tool for tool in shape.tools})
+    own = {tool.name: tool for tool in shape.tools}
+    known = {**own, **ARTEFACT_TOOLS} if shape.artefacts else own
+    problems += eval_problems(folder, relative_path, known)
     subscriptions, schedules, found = read_triggers(shape, document)
     problems += found
     if any(not problem.warning for problem in problems):
@@ -123,7 +126,10 @@ def read_agent(
         charter=shape.charter,
         subscriptions=subscriptions,
         schedules=schedules,
-        tools={tool.name: _tool(tool) for tool in shape.tools},
+        tools={
+            **{tool.name: _tool(tool) for tool in shape.tools},
+            **(ARTEFACT_TOOLS if shape.artefacts else {}),
+        },
         scopes=tuple(
             MemoryScope(
                 s.bank,
@@ -149,6 +155,7 @@ def read_agent(
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
         cascade=read_cascade(shape),
         confidence=read_confidence_plan(shape),
+        artefacts=shape.artefacts,
     )
     return agent, problems
 
@@ -257,6 +264,9 @@ def _reasoner_problems(
         for inside, what, mend in plugins(REASONERS).problems(reasoner, shape)
     ]
     problems += cascade_problems(shape, document, found[-1])
+    if shape.artefacts and names[-1] == "client":
+        what = "each call of a client is a run of its own, so no later one could read an artefact"
+        problems.append(document.problem(("artefacts",), what, "remove it"))
     if shape.model is not None:
         problems += _entry_problems(shape.model, shape, document, context)
     return problems + (_model_problems(shape, document, context) if found[-1].asks_model else [])
@@ -385,6 +395,10 @@ def tool_problems(
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
+        if tool.name in ARTEFACT_TOOLS:
+            what = f"{tool.name!r} is a tool of the engine's own"
+            mend = "choose another name; an agent with artefacts: true has it"
+            problems.append(document.problem((*path, "name"), what, mend))
         tools[tool.name] = tool
         if schema_problems := tool_schema_problems(tool, document, path):
             problems += schema_problems

@@ -314,6 +314,10 @@ class AgentFile(Shape):
     charter: dict[str, Any] = Field(
         default_factory=dict, description="free values; the trusted root /charter"
     )
+    artefacts: bool = Field(
+        default=False,
+        description="it is told of large outcomes by reference, and has the tool artefact.read",
+    )
     budget: BudgetFile = Field(default_factory=BudgetFile)
     ceilings: CeilingsFile = Field(default_factory=CeilingsFile)
     limits: CodeLimitsFile = Field(default_factory=CodeLimitsFile)

@@ -139,7 +139,8 @@ class Agent(Struct, frozen=True):
     `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
     its turns may make model calls, `model` which entry of [models] they ask; `fallback_prices` are
     what those that are asked in its place cost, where that differs. With a `cascade` its judge has
-    a run's first turn, and `last_reasoner` those of what it defers.
+    a run's first turn, and `last_reasoner` those of what it defers. With `artefacts` what is large
+    in its outcomes is told by reference, and read by a tool (`vedette.domain.artefact`).
     """
 
     name: str
@@ -167,6 +168,7 @@ class Agent(Struct, frozen=True):
     fallback_prices: tuple[str, ...] = ()
     cascade: Cascade | None = None
     confidence: ConfidencePlan = field(default_factory=ConfidencePlan)
+    artefacts: bool = False
 
     @property
     def has_judge(self) -> bool:

@@ -161,7 +161,8 @@ class DecisionContext(Struct, frozen=True):
     """The context of a Decision: what is known of the run while its action is decided.
 
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
-    where it is asked what would be: else it is the one that the event wakes the agent by.
+    where it is asked what would be: else it is the one that the event wakes the agent by. Of an
+    action that reads an artefact `artefact` says whose that is (`domain.artefact.Owner`).
     """
 
     agent: Agent
@@ -173,6 +174,7 @@ class DecisionContext(Struct, frozen=True):
     stopped: bool = False
     approval: Approval | None = None
     trigger: str | None = None
+    artefact: str = ""
 
 
 _RequestShape = Mapping[str, Mapping[str, type]]
@@ -210,7 +212,7 @@ _SHAPE_2: _RequestShape = {
 _SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SCHEMA_1: _SHAPE_1}
 _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 # Fields that a request may have beside those of its shape.
-_OPTIONAL: Mapping[str, Mapping[str, type]] = {"/context": {"asks": str}}
+_OPTIONAL: Mapping[str, Mapping[str, type]] = {"/context": {"artefact": str, "asks": str}}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
@@ -364,6 +366,7 @@ class DecisionRecord(Struct, frozen=True):
 
 
 DIFFERENCE_RULE = "engine.differs"
+OTHER_ARTEFACT_RULE = "artefact.other"
 # Who gave the other answer where nobody was there to be asked.
 NO_ENGINE = "none"
 
@@ -458,7 +461,8 @@ def check_decision_request(request: Mapping[str, Any]) -> tuple[Decision | None,
 def evaluate_request(engine: Decider, raw: bytes) -> Decision:
     """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny.
 
-    What a person is to decide is held, if the engine would permit it (`ask_person`).
+    What a person is to decide is held, if the engine would permit it (`ask_person`); what reads an
+    artefact that is not the run's is denied (`deny_other_artefact`).
     """
     decide_json = getattr(engine, "decide_json", None)
     try:
@@ -466,9 +470,22 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
             decision = parse_decision_text(decide_json(raw))
         else:
             decision = parse_decision(engine.decide(raw))
+        if b'"artefact":' in raw:
+            decision = deny_other_artefact(decision, raw)
         return ask_person(decision, raw) if b'"asks":' in raw else decision
     except Exception as error:
         return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
+
+
+def deny_other_artefact(decision: Decision, raw: bytes) -> Decision:
+    """Return a policy engine's Decision, a deny if the artefact is not the run's to read.
+
+    The engine's own rule and no bundle's, as `ask_person`: only the engine knows whose it is.
+    """
+    owner = (orjson.loads(raw).get("context") or {}).get("artefact")
+    if owner in (None, "own", "handed"):
+        return decision
+    return build_denial(OTHER_ARTEFACT_RULE, *decision.reasons, OTHER_ARTEFACT_RULE)
 
 
 def ask_person(decision: Decision, raw: bytes) -> Decision:

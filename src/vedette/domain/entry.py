@@ -35,6 +35,9 @@ KINDS = frozenset(
         "effect.failed",
         "effect.unknown",
         "effect.absent",  # it is sure that it did not happen, so it may be called; `what` says how
+        # A large text out of an outcome, in the same step; `what` is its type, `size` its
+        # characters. Body: the text, its label, who may read it.
+        "artefact.stored",
         "effect.cancelled",  # decided again and no longer permitted, before it started
         "hold.approved",  # a person, for what was shown (`shown_digest`); body: reason, display
         "hold.denied",
@@ -108,11 +111,13 @@ class Body(Struct, frozen=True):
     """The content beside an entry.
 
     It is found, and erased, by the entry's event or by `subject` (the CloudEvents subject; for
-    mail the sender), which is kept with the body alone.
+    mail the sender), which is kept with the body alone. A `salt` is given where another body of
+    the step names this one by its digest; else its writer draws one.
     """
 
     data: bytes
     subject: str | None = None
+    salt: bytes | None = None
 
 
 class Draft(Struct, frozen=True):

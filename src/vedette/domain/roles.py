@@ -25,7 +25,7 @@ _AUTHOR: frozenset[Role] = frozenset({"policy_author"})
 READ_VERBS: Mapping[str, frozenset[Role]] = dict.fromkeys(
     (
         "would_wake", "me", "status", "changes", "explain", "holds", "runs", "entries", "dead",
-        "erasable",
+        "erasable", "artefact",
         "memory_list", "memory_show",
     ),
     ALL_ROLES,

@@ -17,6 +17,7 @@ from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
 from vedette.engine import action_holds, tool_calls
+from vedette.engine.artefacts import take_artefacts
 from vedette.engine.circuit_breaker import Breaker, Leave
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
@@ -325,10 +326,13 @@ async def record_outcome(
     store that cannot commit is waited for, as a call of the same key again would be the price.
     """
     wait_s = _RECORD_S
+    tool = context.agent.tools[row.tool]
+    stored: list[Draft] = []
+    if context.agent.artefacts:
+        outcome, stored = take_artefacts(context, row, tool, outcome)
     while True:
         now = services.clock.now_us()
         after = row.copy()
-        tool = context.agent.tools[row.tool]
         state = tool_calls.apply_outcome(after, tool, outcome, now)
         if state == "unknown" and after.waits == "target":
             left_us = services.calls.quiet_us(row, context.epoch, tool, ())
@@ -342,6 +346,7 @@ async def record_outcome(
         elif state in ("done", "failed"):
             answer = context.body_of(after.answer or b"{}")
             word = {"verified": True} if verified and state == "done" else {}
+            drafts += stored
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
             if context.final and all(other.is_final for other in context.merge_actions([after])):
                 drafts.append(context.final_entry(1, len(context.actions)))

@@ -51,7 +51,7 @@ from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Sup
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
-from vedette.engine.tool_calls import answer_data
+from vedette.engine.tool_calls import answer_data, label_answers
 from vedette.engine.turn_history import retell_turns
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
@@ -292,15 +292,8 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        answers: dict[str, Readers] = {}
-        answered = (action for action in self.actions if action.answer is not None)
-        for at, action in enumerate(answered):
-            tool = self.agent.tools.get(action.tool)
-            readers = frozenset[str]() if tool is None else tool.readers
-            if tool is not None and tool.settles == "transactional":
-                readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
-            args = argument_readers(parse_record(action.record)) if action.record else {}
-            answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
+        answered = [row for row in self.actions if row.answer is not None]
+        answers = label_answers(answered, self.agent.tools, row_readers) if answered else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)

@@ -14,13 +14,15 @@ from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
+from vedette.domain.artefact import ARTEFACT_PERFORMER, told_readers
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import normalized_json
 from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
 from vedette.domain.ports.reasoner import ToolExecutor
-from vedette.domain.readers import meet_labels
+from vedette.domain.readers import Readers, argument_readers, meet_labels
+from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 
@@ -196,6 +198,31 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     """Return what the tool answered to an action's call; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     return data
+
+
+def label_answers(
+    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers
+) -> dict[str, Readers]:
+    """Return who may read what came of a run's actions that were answered, by place (`outcome/0`).
+
+    `row_readers` is the label of the agent's row: a transactional tool answers with what stood
+    there.
+    """
+    return {
+        f"outcome/{at}": answer_readers(tools.get(row.tool), row, row_readers)
+        for at, row in enumerate(rows)
+    }
+
+
+def answer_readers(tool: Tool | None, row: ActionRow, row_readers: Readers) -> Readers:
+    """Return who may read what came of one action; nobody, if its tool is not declared any more."""
+    readers = frozenset[str]() if tool is None else tool.readers
+    if tool is not None and tool.performer == ARTEFACT_PERFORMER:
+        readers = told_readers(answer_data(row))  # as the range says that was read
+    elif tool is not None and tool.settles == "transactional":
+        readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
+    args = argument_readers(parse_record(row.record)) if row.record else {}
+    return meet_labels(readers, *args.values())
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from vedette.domain.action import (
     encode_arguments,
     proposal_confidence,
 )
+from vedette.domain.artefact import ARTEFACT_PERFORMER
 from vedette.domain.base.canonical import (
     MAX_SAFE_INTEGER,
     canonical_json,
@@ -40,7 +41,7 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.engine import action_holds, tool_calls
+from vedette.engine import action_holds, artefacts, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -197,6 +198,9 @@ def decide_action(
     if end == "effect.unknown":
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
+    if action.tool.performer == ARTEFACT_PERFORMER:
+        owner = artefacts.find_owner(context, action)
+        decision_context = replace(decision_context, artefact=owner)
     decision_record = services.gateway.decide(action, decision_context)
     action_holds.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
     row.counted_us = 0
@@ -292,9 +296,13 @@ def write_rows(
 ) -> Draft:
     """Perform a transactional tool: its rows are part of the step, so nothing can be unknown.
 
+    One of the engine's own is performed here, all others by the agent's code.
+
     Raises Temporary if it gave no answer (its worker died, or took too long): that is an attempt
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
+    if action.tool.performer == ARTEFACT_PERFORMER:
+        return _end_effect(context, row, artefacts.read_artefact(context, action))
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection
@@ -326,6 +334,10 @@ def write_rows(
         was = pack_row({"was": current}, readers_before) if action.tool.inverse else {}
         outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written], **was})
         writes += written
+    return _end_effect(context, row, outcome)
+
+
+def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
     row.effect = "done" if outcome.state == "done" else "failed"
     row.answer = tool_calls.answer_bytes(outcome)
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))

@@ -229,7 +229,7 @@ class _CaseRun(Struct):
         return decision.would or decision.outcome, decision.rule
 
     def _write(self, action: Action, briefing: Briefing) -> None:
-        if action.tool.settles != "transactional":
+        if action.tool.settles != "transactional" or action.tool.performer is not None:
             return
         trial = self.trial
         target = trial.targets.get(action.tool.target or "", {})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from vedette.domain.action import Action
+from vedette.domain.artefact import ARTEFACT_PERFORMER
 from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import (
     REQUEST_SCHEMA,
@@ -55,6 +56,7 @@ class Gateway(Struct):
 
     def decide(self, action: Action, decision_context: DecisionContext) -> DecisionRecord:
         """Decide one action. A permit counts once its caller says so (`counts`)."""
+        reads_artefact = action.tool.performer == ARTEFACT_PERFORMER
         request = self._build_request(
             decision_context,
             action={
@@ -79,9 +81,11 @@ class Gateway(Struct):
             },
             confidence=action.confidence_milli,
             asks=action.asks,
+            # Whoever does not say whose it is has it denied.
+            artefact=(decision_context.artefact or "other") if reads_artefact else "",
         )
-        # A residual says what a bundle permits, and knows nothing of the engine's own rule.
-        residuals = None if action.asks else self.residuals
+        # A residual says what a bundle permits, and knows nothing of the engine's own rules.
+        residuals = None if action.asks or reads_artefact else self.residuals
         second = self.second_opinion
         if second is None:
             return self._evaluate(request, residuals)
@@ -127,6 +131,7 @@ class Gateway(Struct):
         resource: Mapping[str, Any],
         confidence: int,
         asks: str = "",
+        artefact: str = "",
     ) -> dict[str, Any]:
         agent, event, now = decision_context.agent, decision_context.event, decision_context.now_us
         trigger = decision_context.trigger
@@ -180,6 +185,7 @@ class Gateway(Struct):
                 "trigger": trigger,
                 "turn": decision_context.turn,
                 **({"asks": asks} if asks else {}),
+                **({"artefact": artefact} if artefact else {}),
             },
         }
 

@@ -172,7 +172,7 @@ class LedgerWriter:
         seq = self._next
         salt = data = digest = None
         if draft.body is not None:
-            salt, data = self._salt(), draft.body.data
+            salt, data = draft.body.salt or self._salt(), draft.body.data
             digest = salted_digest(salt, data)
         raw = encode_entry(draft, seq=seq, at_us=at_us, run=run, n=n, body=digest, about=about)
         self._entries.append(StoredEntry(seq, raw, about, salt, data))

@@ -8,6 +8,13 @@ from typing import Any
 
 import orjson
 
+from vedette.domain.artefact import (
+    ARTEFACT_ID,
+    STORED_KIND,
+    Artefact,
+    StoredArtefact,
+    artefact_id,
+)
 from vedette.domain.entry import is_body_of
 from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
@@ -29,6 +36,8 @@ from vedette.store.segment import StoredEntry
 from vedette.store.states import find_unkept
 from vedette.store.stored_entries import EntryReader
 
+_TAGGED = "SELECT seq FROM event WHERE tag=?"
+
 # Which runs are this worker's: a condition on `r`, or nothing, and its values.
 RunScope = Callable[[], tuple[str, list[int]]]
 
@@ -44,6 +53,7 @@ class RunReader:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._entries = EntryReader(database)
+        self._bare = EntryReader(database, content=False)
 
     def run(self, run: str) -> Run | None:
         return read_run(self._database, run)
@@ -127,6 +137,19 @@ class RunReader:
             if entry["run"] == run and is_body_of(entry, salt, data)
         ]
 
+    def artefact(self, id: str) -> StoredArtefact | None:
+        if ARTEFACT_ID.fullmatch(id) is None:
+            return None
+        abouts = [seq for (seq,) in self._database.rows(_TAGGED, (tag(id),))]
+        for one in self._bare.of_events(abouts, kinds=(STORED_KIND,)):
+            entry = orjson.loads(one.raw)
+            if artefact_id(entry["event"], entry["body"]) == id:
+                return StoredArtefact(
+                    id, one.seq, entry["run"], entry["agent"], entry["action"], entry["tool"],
+                    _artefact_of(entry, self._entries.find(one.seq)),
+                )  # fmt: skip
+        return None
+
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         sql = 'SELECT data FROM "row" WHERE collection=? AND key=?'
         rows = self._database.rows(sql, (collection, key))
@@ -173,6 +196,14 @@ def _event_of(accepted: StoredEntry | None) -> AcceptedEvent | None:
     event, at = Event.from_body(orjson.loads(accepted.data)), entry.get("at")
     # The digest proves the content, and nothing proves when: an entry may be edited.
     return AcceptedEvent(event, len(accepted.data), at if type(at) is int else 0)
+
+
+def _artefact_of(entry: Mapping[str, Any], stored: StoredEntry | None) -> Artefact | None:
+    """Return the artefact that an entry stored; None if its content was erased, or edited."""
+    if stored is None or stored.salt is None or stored.data is None:
+        return None
+    is_whole = is_body_of(entry, stored.salt, stored.data)
+    return Artefact.from_body(orjson.loads(stored.data)) if is_whole else None
 
 
 class RunSchedule:

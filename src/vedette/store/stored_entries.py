@@ -315,10 +315,17 @@ def _parts(values: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _segments(entries: Sequence[StoredEntry]) -> Iterator[Sequence[StoredEntry]]:
-    """Cut entries into segments of at most MAX_ENTRIES and, but for their last, MAX_BYTES."""
+    """Cut entries into segments of at most MAX_ENTRIES and, but for their last, MAX_BYTES.
+
+    One that has so many bytes by itself lies alone: whoever asks for others does not unpack it.
+    """
     begin, size = 0, 0
     for at, one in enumerate(entries):
-        size += len(one.raw) + (len(one.data) if one.data is not None else 0)
+        own = len(one.raw) + (len(one.data) if one.data is not None else 0)
+        if own >= MAX_BYTES and begin < at:
+            yield entries[begin:at]
+            begin, size = at, 0
+        size += own
         if size >= MAX_BYTES or at + 1 - begin == MAX_ENTRIES:
             yield entries[begin : at + 1]
             begin, size = at + 1, 0

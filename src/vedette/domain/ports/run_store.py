@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from vedette.domain.artefact import StoredArtefact
 from vedette.domain.budget import BudgetRaise
 from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
@@ -120,6 +121,10 @@ class RunReader(Protocol):
 
     def turns(self, run: str) -> list[Mapping[str, Any]]:
         """Return the bodies of a run's recorded turns, oldest first; none that was edited."""
+        ...
+
+    def artefact(self, id: str) -> StoredArtefact | None:
+        """Return what is known of an artefact; None if no entry stored one of this id."""
         ...
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:

@@ -47,6 +47,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "runs": ("runs", "runs", "List runs, newest first."),
     "report": ("report", "report", "One page about the last day, to check the fleet by."),
     "explain": ("explain", "explain", "Tell the whole story of an id; what an error means."),
+    "artefact": ("artefact", "artefact", "Read large outputs that turns tell of by reference."),
     "plot": ("plot", "plot", "Draw a series, its judgements and incidents as a picture."),
     "hold": ("hold", "hold", "See what waits for a person; claim it, note something."),
     "approve": ("hold", "approve", "Approve exactly what a hold holds, once."),

@@ -6,7 +6,8 @@ is enough for stands in `vedette.domain.roles`, and the commands themselves ask 
 tokens of another issuer and audience, and names below spiffe://: neither is ever taken here.
 
 POST /v1/operator/commands/VERB  as the local API's /v1/commands/VERB; policy_apply takes `files`
-GET  /v1/operator/READ           me, status, changes, holds, runs, entries, dead, explain/ID
+GET  /v1/operator/READ           me, status, changes, holds, runs, entries, dead, artefact,
+                             explain/ID
 Errors are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token that is
 good), 403 (not you), 404 (no such thing), 408 (too slow), 409 (done before under this
 command_id) or 503 (not now).

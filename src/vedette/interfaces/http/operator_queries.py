@@ -96,6 +96,16 @@ def erasable_content(record: StoreReader, now_us: int, query: Query) -> dict[str
     return found.to_json(len(record.memories.candidates(found.events)))
 
 
+def read_range(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+    """Answer the operator API's query for a range of an artefact (`id`, `offset`, `length`)."""
+    from vedette.ledger.history.artefacts import read_artefact
+
+    _check_names(query, "id", "offset", "length")
+    given = {name: _parse_number(query, name) for name in ("offset", "length") if name in query}
+    found = {name: number for name, number in given.items() if number is not None}
+    return read_artefact(record, query.get("id", ""), **found)
+
+
 READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "changes": read_changes,
     "holds": read_holds,
@@ -103,6 +113,7 @@ READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "entries": read_entries,
     "dead": read_dead_letters,
     "erasable": erasable_content,
+    "artefact": read_range,
 }
 
 

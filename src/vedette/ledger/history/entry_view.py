@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from msgspec import Struct
 
+from vedette.domain.artefact import HEAD_CHARS, STORED_KIND, artefact_id
 from vedette.domain.effect import EffectState, state_after
 from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
 
@@ -242,6 +243,36 @@ class EffectEntry(EntryView, frozen=True):
         return EffectEntry(self.seq, fields, None, self.erased)
 
 
+class ArtefactEntry(EntryView, frozen=True):
+    """The view of `artefact.stored`; its body is the artefact (`vedette.domain.artefact`).
+
+    Of the text a list shows the beginning, as a reference does; `artefact show` reads it.
+    """
+
+    type = _Field[str]("what")
+    size = _Field[int]("size")
+    text = _Content[str | None]("text")
+    label = _Content[str | None]("label")
+    readers = _Content[Sequence[str] | None]("readers")
+
+    @property
+    def id(self) -> str:
+        """Return the artefact's id."""
+        return artefact_id(str(self.event), self.entry["body"])
+
+    def item(self) -> dict[str, Any]:
+        """Return the entry as an item of a timeline, with the beginning of the text only."""
+        item = super().item()
+        if isinstance(self.body, dict) and self.text is not None:
+            kept = {name: self.body[name] for name in self.body if name != "text"}
+            item["body"] = {**kept, "artefact": self.id, "head": self.text[:HEAD_CHARS]}
+        return item
+
+    def without_content(self, fields: Mapping[str, Any]) -> EntryView:
+        """Return the entry without the artefact."""
+        return ArtefactEntry(self.seq, fields, None, self.erased)
+
+
 # --- of a run -----------------------------------------------------------------------------------
 
 
@@ -353,6 +384,7 @@ _VIEWS: Mapping[str, type[EntryView]] = {
     "hold.claimed": ClaimEntry,
     "hold.noted": NoteEntry,
     **dict.fromkeys(EFFECT_KINDS, EffectEntry),
+    STORED_KIND: ArtefactEntry,
 }
 
 
