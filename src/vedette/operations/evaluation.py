@@ -43,7 +43,7 @@ class EvalCase(Struct, frozen=True):
     """An evaluation's case: events, and what is expected, lists as multisets, `label` at the end.
 
     Whatever `expect` does not name is not looked at. `where` is file and line. `outcomes` are what
-    a model is told came of its calls, by tool: of those that are held, once a person has approved.
+    an agent is told came of its calls, by tool: of those that are held, once a person has approved.
     `confidence` (0..1) is how sure a model is taken to be; None: nobody has measured it.
     """
 

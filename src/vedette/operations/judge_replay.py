@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 import orjson
@@ -275,9 +276,11 @@ class _Replay:
         rows = self._rows_before(judge, key, step)
         tries: list[dict[str, Any]] = []
         for row, attempt in [*((row, 0) for row in rows), (rows[0], 1)]:
+            # Its own copy each time: a judge may go on with the very notes that it was given.
+            _, turns, notes = deepcopy(told)
             briefing = Briefing(
                 step.entry["run"], step.agent, key, step.position, 0, step.turn, event,
-                judge.agent.charter, self._registry, memories, row, told.turns, notes=told.notes,
+                judge.agent.charter, self._registry, memories, row, turns, notes=notes,
             )  # fmt: skip
             tries.append(await self._reason(judge, step, briefing, None, attempt))
             if tries[-1] == recorded and not attempt:

@@ -27,6 +27,8 @@ from tests.judge_turns import (
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.notes import MAX_NOTES
 from vedette.domain.origin import Ref
+from vedette.interfaces.render.explain_text import explain_text
+from vedette.ledger.history.explain import explain
 from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
@@ -62,6 +64,20 @@ async def test_it_reads_accumulates_and_acts_over_four_turns(tmp_path: Path) -> 
         first, *later = [entry["state"] for entry in turn_entries(fleet, event)]
         assert (len(first), set(later)) == (20, {first[:8]}), "later turns have no state of the key"
         assert (await replay_all(fleet.app)).equal == 4
+
+
+async def test_explain_tells_each_turn_with_its_notes(tmp_path: Path) -> None:
+    event = reading("1", pages=1)
+    async with reader_fleet(tmp_path, World()) as fleet:
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        told = explain(fleet.app.store, event.key)
+        (run,) = told["runs"]
+        kept = [(one["turn"], one["final"], one["notes"]) for one in run["judgements"]]
+        assert kept == [(1, False, {"seen": 1, "half": 0.5, "told": []}), (2, True, None)]
+        page = "\n".join(text for _, text in explain_text(told))
+        assert "notes: seen 1, half 0.5" in page
+        assert page.count("notes:") == 1
 
 
 async def test_its_key_goes_on_meanwhile_and_its_state_is_not_touched(tmp_path: Path) -> None:
