@@ -76,7 +76,7 @@ async def test_explain_tells_each_turn_with_its_notes(tmp_path: Path) -> None:
         kept = [(one["turn"], one["final"], one["notes"]) for one in run["judgements"]]
         assert kept == [(1, False, {"seen": 1, "half": 0.5, "told": []}), (2, True, None)]
         page = "\n".join(text for _, text in explain_text(told))
-        assert "notes: seen 1, half 0.5" in page
+        assert "notes: half 0.5, seen 1" in page
         assert page.count("notes:") == 1
 
 
