@@ -25,8 +25,10 @@ from tests.judge_turns import (
 )
 
 from vedette.domain.effect import Call, Outcome
+from vedette.domain.memory import Briefing
 from vedette.domain.notes import MAX_NOTES
 from vedette.domain.origin import Ref
+from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement, StatelessReasoner
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing import toy_fleet as toy
@@ -159,6 +161,39 @@ async def test_what_came_back_is_trusted_if_its_tool_is(
         looked, told = fleet.actions(event)
         assert (looked.decided, told.decided) == ("permit", decided)
         assert json.loads(told.record)["sources"]["/to"] == "/outcome/0/who"
+
+
+class Cheat(StatelessReasoner):
+    """A judge's worker that says of a later turn what is of a first one only."""
+
+    def __init__(self, judge: Reasoner, **says: Any) -> None:
+        self.judge, self.says = judge, says
+        self.restore_state, self.drop_state = judge.restore_state, judge.drop_state
+
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
+        judgement = await self.judge.reason(briefing)
+        return judgement if briefing.turn == 1 else replace(judgement, **self.says)
+
+
+async def test_a_later_turn_cannot_change_the_state_of_its_key(tmp_path: Path) -> None:
+    async with reader_fleet(tmp_path, World()) as fleet:
+        services = fleet.app.services
+        cheat = Cheat(services.reasoners["judge"], checkpoint=b'["forged"]', observed=True)
+        services.reasoners = {"judge": cheat}
+        await fleet.send(reading("1"))
+        await fleet.wait_until_idle()
+        assert fleet.app.store.judge_states.kept() == []
+        assert all("checkpoint" not in one for one in fleet.entries("turn.reasoned"))
+        assert (await replay_all(fleet.app)).equal == 4
+
+
+async def test_a_later_turn_is_given_no_state(tmp_path: Path) -> None:
+    async with reader_fleet(tmp_path, World()) as fleet:
+        services = fleet.app.services
+        services.reasoners = {"judge": Cheat(services.reasoners["judge"], needs_state=True)}
+        await fleet.send(reading("1"))
+        await fleet.wait_until_idle()
+        assert "cannot take up its state" in (await dead(fleet))[1]
 
 
 # --- bounds ---------------------------------------------------------------------------------------
