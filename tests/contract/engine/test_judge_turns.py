@@ -168,7 +168,9 @@ class Cheat(StatelessReasoner):
 
     def __init__(self, judge: Reasoner, **says: Any) -> None:
         self.judge, self.says = judge, says
-        self.restore_state, self.drop_state = judge.restore_state, judge.drop_state
+
+    def restore_state(self, *given: Any) -> None:
+        self.judge.restore_state(*given)
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         judgement = await self.judge.reason(briefing)
