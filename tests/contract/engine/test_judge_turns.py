@@ -168,9 +168,10 @@ class Cheat(StatelessReasoner):
 
     def __init__(self, judge: Reasoner, **says: Any) -> None:
         self.judge, self.says = judge, says
+        self.restored: list[Any] = []
 
     def restore_state(self, *given: Any) -> None:
-        self.judge.restore_state(*given)
+        self.restored.append(given)
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         judgement = await self.judge.reason(briefing)
@@ -192,10 +193,12 @@ async def test_a_later_turn_cannot_change_the_state_of_its_key(tmp_path: Path) -
 async def test_a_later_turn_is_given_no_state(tmp_path: Path) -> None:
     async with reader_fleet(tmp_path, World()) as fleet:
         services = fleet.app.services
-        services.reasoners = {"judge": Cheat(services.reasoners["judge"], needs_state=True)}
+        cheat = Cheat(services.reasoners["judge"], needs_state=True)
+        services.reasoners = {"judge": cheat}
         await fleet.send(reading("1"))
         await fleet.wait_until_idle()
         assert "cannot take up its state" in (await dead(fleet))[1]
+        assert cheat.restored == []
 
 
 # --- bounds ---------------------------------------------------------------------------------------
