@@ -222,7 +222,7 @@ async def test_a_second_worker_stands_by_and_takes_over(tmp_path: Path) -> None:
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    fields = {"v": 2, "release": release_digest(there.agents / agent)}
+    fields = {"v": VERSION, "release": release_digest(there.agents / agent)}
     return orjson.dumps(fields).decode()
 
 
