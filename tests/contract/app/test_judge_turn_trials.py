@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 from tests.judge_turns import look, reader_fleet, reading, row_texts, turns_job
 
-from vedette.app.dry_run import load_prior_state
+from vedette.app.dry_run import PriorState, load_prior_state
 from vedette.app.judge_dry_run import try_judge_event
 from vedette.app.stores import store_reader
-from vedette.app.trial import run_cases
+from vedette.app.trial import open_dry_run, run_cases
 from vedette.config.fleet import load_fleet
 from vedette.config.settings import Isolation, Settings
 from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import TurnLimit
 from vedette.domain.event import ENVELOPE, Event
 from vedette.interfaces.cli.dry_run import _turns_lines
 from vedette.operations.eval_cases import read_evals
@@ -98,6 +99,18 @@ def test_a_judge_that_has_one_turn_is_told_of_no_outcome(tmp_path: Path) -> None
     _, (problem,) = read_evals(loaded.fleet.agents["worker"], "agents/worker")
     assert "has one turn" in problem.what
     assert problem.mend == "remove it, or write max_turns: in agent.yaml"
+
+
+def test_a_judge_that_has_one_turn_and_wants_another_is_refused(tmp_path: Path) -> None:
+    """Its run would be a dead letter; in a case, and where one event is tried."""
+    fleet = reader_fleet(tmp_path, World(), max_turns=1)
+    with pytest.raises(TurnLimit, match="its judge wanted another"):
+        run_case(fleet, "{}")
+    settings, now_us = settings_of(fleet), SystemClock().now_us()
+    loaded = load_fleet(settings.root, settings, now_us=now_us)
+    trial = open_dry_run(settings, loaded, loaded.fleet.agents["worker"], None, now_us)
+    with pytest.raises(TurnLimit, match=r"write max_turns: 4 in worker/agent\.yaml"):
+        trial.run(replace(reading("1"), vouched=ENVELOPE), PriorState())
 
 
 # --- one event ------------------------------------------------------------------------------------
