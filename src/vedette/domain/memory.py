@@ -189,8 +189,8 @@ class Briefing(Struct, frozen=True):
     `position` orders the events of a key; `previous` is the position the judge's state must be at.
     `anew` asks a model's reasoner to begin its context anew: the one before was refused.
     `model` names the entry of [models] that is to be asked, if the agent names one; `opinion` is
-    what the agent's judge thought of the event, if it deferred to the model. `notes` are the turn
-    notes that the run's last one left for this one.
+    what the agent's judge thought of the event, if it deferred to the model.
+    `notes` are turn notes: what the run's last turn left for this one.
     """
 
     __dataclass_fields__ = DataclassFields()
