@@ -372,6 +372,9 @@ def asked(made: Scene, url: str) -> None:
     made.do("check cases", "inbox_triage", "--live", "--record", shown="check cases AGENT --live")
     mail = "samples/tutorial/school-visit.eml"
     made.do("try", "inbox_triage", mail, "--live", shown="try AGENT EVENT --live")
+    turns = text.replace("model: fast", "reasoner: judge\nmax_turns: 2")
+    (agent / "agent.yaml").write_text(turns)
+    made.do("try", "inbox_triage", mail, shown="try AGENT EVENT (max_turns: 2)")
 
 
 # --- all of it --------------------------------------------------------------------------------

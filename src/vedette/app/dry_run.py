@@ -29,7 +29,12 @@ from vedette.domain.readers import ReaderRule, Readers, unpack_row
 from vedette.domain.tool import Tool
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
-from vedette.operations.evaluation import first_briefing, first_roots, to_stored_event
+from vedette.operations.evaluation import (
+    check_only_turn,
+    first_briefing,
+    first_roots,
+    to_stored_event,
+)
 from vedette.policy.gateway import Gateway
 
 SCHEMA = "vedette.try/1"
@@ -70,7 +75,8 @@ class DryRun(Struct, frozen=True):
     def run(self, raw: Event, prior: PriorState) -> dict[str, Any]:
         """Put an event through; return what came of it as one JSON object.
 
-        Raises BadEvent, what the judge raises, and BadConfidence if it does not say how sure it is.
+        Raises BadEvent, what the judge raises, BadConfidence if it does not say how sure it is, and
+        TurnLimit if it asks for another turn.
         """
         event, agent = to_stored_event(raw, self.secrecy), self.agent
         memories, _ = self.recall.find_memories(agent, event, self.now_us)
@@ -84,6 +90,7 @@ class DryRun(Struct, frozen=True):
         if judgement.needs_state:
             raise BadCommand(f"the judge of {agent.name} cannot take up its state")
         confidence = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
+        check_only_turn(agent, judgement.final)
         row_readers = unpack_row(prior.row)[1]
         # In a cascade its model would be asked, which costs: what it proposes is not known here.
         deferred = agent.cascade is not None and not agent.cascade.settles(confidence)

@@ -22,7 +22,8 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.ports.reasoner import Reasoner
-from vedette.operations.judge_replay import JudgeRelease, replay_judges
+from vedette.operations.judge_key_state import JudgeRelease
+from vedette.operations.judge_replay import replay_judges
 from vedette.operations.judge_report import JudgeReport
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class RecordedEvent(Struct, frozen=True):
     def find_end(self, action: Action) -> KnownEnd:
         """Return what the ledger says came of an action; nothing if it was another than this."""
         row = self.rows.get(action.id)
-        return KnownEnd() if row is None or row.digest != action.digest else _end_of(row)
+        return KnownEnd() if row is None or row.digest != action.digest else end_of_row(row)
 
 
 def load_recorded_event(
@@ -142,8 +142,8 @@ class _RecordedJudge(StatelessReasoner):
         return self._judgement
 
 
-class _PriorJudge(StatelessReasoner):
-    """The judge of a cascade as it was before the event that is tried."""
+class PriorJudge(StatelessReasoner):
+    """An agent's judge as it was before the event that is tried."""
 
     def __init__(self, judge: Reasoner, prior: PriorState) -> None:
         self._judge = judge
@@ -180,7 +180,7 @@ def _to_recorded_turn(
     )
 
 
-def _end_of(row: ActionRow) -> KnownEnd:
+def end_of_row(row: ActionRow) -> KnownEnd:
     """Return what the ledger says came of an action; no outcome if it is not over, or was cut.
 
     Held it is over by a person's answer alone: what policy let go by itself then, it may hold now.
@@ -245,7 +245,7 @@ async def try_model_event(
         if recorded is not None and recorded.judged is not None:
             trial.judge = _RecordedJudge(recorded.judged)
         elif trial.judge is not None:
-            trial.judge = _PriorJudge(trial.judge, prior)
+            trial.judge = PriorJudge(trial.judge, prior)
         run = await trial.run(event, prior.row)
     models = [turn.model for turn in run.model_turns] if recorded is None else recorded.models
     return {
@@ -259,14 +259,15 @@ async def try_model_event(
         "models": list(dict.fromkeys(filter(None, models))),
         "memories": [describe_memory(one) for one in run.turns[0].briefing.memories]
         if run.turns else [],
-        "turns": [_turn_json(settings, agent, turn) for turn in run.turns],
+        "turns": [describe_turn(settings, agent, turn) for turn in run.turns],
         "state_at_end": run.state,
         "ended": run.ended,
         "usage": sum_usage([run], is_expected=True).to_json(),
     }  # fmt: skip
 
 
-def _turn_json(settings: Settings, agent: Agent, turn: TrialTurn) -> dict[str, Any]:
+def describe_turn(settings: Settings, agent: Agent, turn: TrialTurn) -> dict[str, Any]:
+    """Return a tried turn as `--json` prints it."""
     said, spent = turn.judgement, turn.judgement.spent
     return {
         "turn": turn.number,

@@ -144,7 +144,7 @@ class TrialFleet(Struct):
                     stopped = stopped_tools(agent, self.store.policy.stop_scopes())
                     await measured.read_answers(self.store)
                 services.agreements = TrialAgreements(measured=measured, stated=confidence)
-                judge = None if agent.cascade is None else _build_judge(app)
+                judge = _build_judge(app) if agent.has_judge else None
                 yield Trial(services, agent, reasoner, ends, settings.secrecy, stopped, judge)
             finally:
                 # The trial's reasoner outlives it.
@@ -296,7 +296,8 @@ async def run_model_cases(
     record: bool = False,
     used: Used | None = None,
 ) -> list[EvalResult]:
-    """Put a model agent on trial with its cases: from their recordings, or asking its model.
+    """Put an agent on trial with its cases: of its judge's turns, and of its model's from their
+    recordings, or asking it.
 
     `shown` is how the agent's folder is named, `bundle` was admitted, `used` is as for
     `open_trials`. With `record` what was asked is written down. Raises BadFleet for a recording
@@ -330,6 +331,8 @@ class _CaseTrial(Struct):
     async def replay(self) -> EvalResult:
         """Try the case from its recording."""
         agent, case = self.trials.agent, self.case
+        if not agent.asks_model:
+            return self._result(await self._run(RecordedReasoner(agent, ())), "", [])
         recording = read_recording(self.path, self.file, case.name)
         ask = f"vedette check cases {agent.name} --live --record"
         if recording is None:
@@ -413,7 +416,7 @@ class _CaseTrial(Struct):
             tuple(rules),
             tuple(found),
             basis=basis,
-            usage=sum_usage(runs, is_expected=not found),
+            usage=sum_usage(runs, is_expected=not found) if self.trials.agent.asks_model else None,
             ended=runs[-1].ended if runs else "",
         )
 

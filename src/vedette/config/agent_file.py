@@ -299,7 +299,12 @@ class AgentFile(Shape):
     confidence: ConfidenceFile | None = Field(
         default=None, description="how a model's confidence is measured"
     )
-    max_turns: int = Field(default=1, ge=1, le=64)
+    max_turns: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="how many turns a run may take, of its judge or its model",
+    )
     mode: Literal["observe", "ask", "act"] = Field(
         default="observe", description="the mode it requests; policy grants"
     )

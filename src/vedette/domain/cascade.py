@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from vedette.domain.action import Proposal, decode_arguments
 from vedette.domain.agent import Cascade
 from vedette.domain.base.canonical import normalized_json
-from vedette.domain.base.errors import BadProposal
+from vedette.domain.base.errors import BadProposal, TurnLimit
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.tool import Tool
 
@@ -29,9 +29,13 @@ _MAX_LABEL, _MAX_NEAREST, _MAX_PROPOSALS = 80, 5, 8
 def defer_unsure(cascade: Cascade, judgement: ReasonerJudgement) -> ReasonerJudgement:
     """Return a judge's judgement, deferred unless it is sure enough to settle its event.
 
-    What is deferred remembers nothing either: its memories would be made of a guess.
+    What is deferred remembers nothing either: its memories would be made of a guess. Raises
+    TurnLimit for one that is not final: all later turns are the model's.
     """
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
+    if not judgement.final:
+        what = "the judge of a cascade has one turn, and wanted another"
+        raise TurnLimit(what, mend="return final judgements in judge.py, or leave the model out")
     if cascade.settles(judgement.confidence):
         return judgement
     return replace(judgement, deferred=True, candidates=())

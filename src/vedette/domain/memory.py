@@ -190,6 +190,7 @@ class Briefing(Struct, frozen=True):
     `anew` asks a model's reasoner to begin its context anew: the one before was refused.
     `model` names the entry of [models] that is to be asked, if the agent names one; `opinion` is
     what the agent's judge thought of the event, if it deferred to the model.
+    `notes` are turn notes: what the run's last turn left for this one.
     """
 
     __dataclass_fields__ = DataclassFields()
@@ -209,3 +210,4 @@ class Briefing(Struct, frozen=True):
     anew: bool = False
     model: str = ""
     opinion: Mapping[str, Any] = field(default_factory=dict)
+    notes: Any = None

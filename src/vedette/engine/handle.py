@@ -29,7 +29,7 @@ from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
-from vedette.engine.reservation import reserve_budget, settle_failure
+from vedette.engine.reservation import check_turn_limit, reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
@@ -125,6 +125,8 @@ async def take_turn(
     said. Raises what the reasoner does; what a model cost in vain is settled by then.
     """
     if not context.spends:
+        if context.run.turn:
+            check_turn_limit(context)
         await run_turn(services, context, None if context.event.is_undo else on_sent)
         return True
     if is_left_alone(services, context) and (opinion := find_due_opinion(services, context)):
@@ -206,7 +208,8 @@ async def run_turn(
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)
-    if judgement.model_turn is not None and (labels := context.labels()) is not None:
+    goes_on = judgement.model_turn is not None or not judgement.final
+    if goes_on and (labels := context.labels()) is not None:
         context.told_readers = labels.run
     if step.candidates:
         propose_candidates(services, context, step)
@@ -307,6 +310,9 @@ async def ask_reasoner(
     if judgement.model_turn is not None or judgement.deferred or judgement.asks:
         # Who asks no model does not speak for one; the rest is for the engine to say.
         judgement = replace(judgement, model_turn=None, deferred=False, asks="")
+    if context.run.turn and context.is_judged:
+        # Whatever its code says: the key's state may be events ahead.
+        judgement = replace(judgement, checkpoint=None, observed=False)
     return judgement if agent.cascade is None else defer_unsure(agent.cascade, judgement)
 
 
@@ -351,7 +357,7 @@ async def _ask_with_state(
     is_first = agent.cascade is None or context.is_judged
     reasoner = services.reasoners[agent.reasoner if is_first else agent.last_reasoner]
     judgement = await reasoner.reason(briefing)
-    if judgement.needs_state:
+    if judgement.needs_state and not (context.run.turn and context.is_judged):
         name, key = briefing.agent, briefing.key
         history = services.store.judge_states.history(name, key, briefing.position)
         state_at, later = history.checkpoint_position, history.later_events

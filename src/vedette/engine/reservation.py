@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadFleet, Permanent
+from vedette.domain.base.errors import BadFleet, TurnLimit
 from vedette.domain.budget import (
     Budget,
     BudgetCap,
@@ -35,12 +35,11 @@ from vedette.engine.services import Services
 async def reserve_budget(services: Services, context: RunContext) -> bool:
     """Book a turn's worst case; False if there is no room, then the run waits for its budget.
 
-    Raises Permanent if the run has had all the turns that its agent may take, Superseded if its
-    turns have no worst case in what is limited by now (`pause_unbounded_agents`).
+    Raises TurnLimit (`check_turn_limit`), and Superseded if its turns have no worst case in what is
+    limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    if context.run.turn - (agent.cascade is not None) >= agent.max_turns:
-        raise Permanent(f"the run wanted more than {agent.max_turns} turns")
+    check_turn_limit(context)
     if not agent.asks_model:
         return True
     while True:
@@ -65,6 +64,15 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
         else:
             context.reservation = Reservation(worst, now, context.run.last)
             return True
+
+
+def check_turn_limit(context: RunContext) -> None:
+    """Raise TurnLimit if a run has had all the turns that its agent may take."""
+    agent = context.agent
+    if context.run.turn - (agent.cascade is not None) >= agent.max_turns:
+        number = f"{agent.max_turns} turn{'s' if agent.max_turns > 1 else ''}"
+        what = f"the run wanted more than {number}"
+        raise TurnLimit(what, mend=f"raise max_turns in {agent.name}/agent.yaml")
 
 
 def find_price(services: Services, context: RunContext) -> Price | None:

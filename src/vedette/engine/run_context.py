@@ -52,7 +52,7 @@ from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, label_answers
-from vedette.engine.turn_history import retell_turns
+from vedette.engine.turn_history import NO_TURNS, retell_turns
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
@@ -230,22 +230,23 @@ class RunContext(Struct):
             )
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
         turns = services.store.runs.turns(run.id) if run.turn else ()
-        opinion, past = retell_turns(turns, self.actions) if turns else ({}, ())
+        told = retell_turns(turns, self.actions, to_judge=self.is_judged) if turns else NO_TURNS
         return Briefing(
             run=run.id,
             agent=agent.name,
             key=run.key,
             position=run.position,
-            previous=self.previous,
+            previous=0 if run.turn else self.previous,  # later turns have no state of the key
             turn=run.turn + 1,
             event=self.event,
             charter=agent.charter,
             registry=services.registry,
             memories=self.memories,
             row=self.collection_row,
-            turns=past,
+            turns=told.turns,
             model=self.model_call.model.name if agent.model and self.model_call else "",
-            opinion=opinion,
+            opinion=told.opinion,
+            notes=told.notes,
         )
 
     def roots(self) -> Roots:

@@ -36,6 +36,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
 from vedette.domain.judge_state import checkpoint_digest
 from vedette.domain.memory import Candidate
+from vedette.domain.notes import encode_notes
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
@@ -346,13 +347,14 @@ def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
 def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again.
 
-    With what a model said goes who may read all that it had before it: it is told of it again.
+    With what a later turn is told of again goes who may read all that this one had before it.
     """
     body = turn_body(judgement, turn, context.citations[turn])
     if judgement.model_turn is not None:
         body["model"] = judgement.model_turn.to_json()
-        if (labels := context.labels()) is not None and labels.run is not None:
-            body["readers"] = sorted(labels.run)
+    goes_on = judgement.model_turn is not None or not judgement.final
+    if goes_on and (labels := context.labels()) is not None and labels.run is not None:
+        body["readers"] = sorted(labels.run)
     return context.entry(
         "turn.reasoned",
         turn=turn,
@@ -370,13 +372,15 @@ def turn_body(
 ) -> dict[str, Any]:
     """Return what is recorded of a turn beside its entry: citations, judgement, proposals.
 
-    In the form of `normalize_json`; raises ValueError as that does.
+    In the form of `normalize_json`; raises ValueError as that does, and BadNotes.
     """
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     confidence = normalize_json(judgement.confidence)
-    deferred = {"deferred": True} if judgement.deferred else {}
+    more: dict[str, Any] = {"deferred": True} if judgement.deferred else {}
+    if not judgement.final and judgement.notes is not None:
+        more["notes"] = encode_notes(judgement.notes)
     return {
-        **deferred,
+        **more,
         "turn": turn,
         "label": normalize_json(judgement.label),
         "confidence": confidence,

@@ -41,7 +41,7 @@ class SeriesFile(Shape):
 
 
 class OutcomeFile(Shape):
-    """What came of a model's call of a tool, in a case in evals/*.yaml."""
+    """What came of a call of a tool, in a case in evals/*.yaml."""
 
     state: Literal["done", "failed"] = "done"
     data: dict[str, Any] = Field(default_factory=dict, description="what the tool answers")
@@ -68,8 +68,8 @@ class CaseFile(Shape):
     )
     outcomes: dict[str, OutcomeFile] | None = Field(
         default=None,
-        description="of a model's agent: what it is told came of its calls, by tool; of a held "
-        "one, once a person has approved. Without it a run ends at its first such call",
+        description="of an agent with several turns: what it is told came of its calls, by tool; "
+        "of a held one, once a person has approved. Without it a run ends at its first such call",
     )
     confidence: float | None = Field(
         default=None, ge=0, le=1,
@@ -128,11 +128,12 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
         if tool not in agent.tools:
             what, mend = f"the agent has no tool {tool!r}", did_you_mean(tool, [*agent.tools])
             problems.append(document.problem(("outcomes", tool), what, mend))
-        elif not agent.asks_model:
-            what = "a judge is not told what came of its calls"
-            problems.append(document.problem(("outcomes", tool), what, "remove it"))
+        elif not agent.asks_model and agent.max_turns == 1:
+            what = "a judge that has one turn is not told what came of its calls"
+            mend = "remove it, or write max_turns: in agent.yaml"
+            problems.append(document.problem(("outcomes", tool), what, mend))
         elif agent.tools[tool].settles == "transactional":
-            what = "its rows are written as in a fleet, and the model is told those"
+            what = "its rows are written as in a fleet, and the agent is told those"
             problems.append(document.problem(("outcomes", tool), what, "remove it"))
     if shape.confidence is not None and not agent.asks_model:
         what = "a judge says itself how sure it is"

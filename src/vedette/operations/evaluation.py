@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from vedette.domain.action import Action, bind_proposal, check_confidence
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadProposal
+from vedette.domain.base.errors import BadProposal, TurnLimit
 from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import Decision, DecisionContext, DecisionRecord
 from vedette.domain.effect import Outcome
@@ -43,7 +43,7 @@ class EvalCase(Struct, frozen=True):
     """An evaluation's case: events, and what is expected, lists as multisets, `label` at the end.
 
     Whatever `expect` does not name is not looked at. `where` is file and line. `outcomes` are what
-    a model is told came of its calls, by tool: of those that are held, once a person has approved.
+    an agent is told came of its calls, by tool: of those that are held, once a person has approved.
     `confidence` (0..1) is how sure a model is taken to be; None: nobody has measured it.
     """
 
@@ -155,7 +155,9 @@ class Evaluation(Struct):
     secrecy: Sequence[ReaderRule]
 
     def run(self, case: EvalCase) -> EvalResult:
-        """Put a case through. Raises what the judge raises, and BadConfidence."""
+        """Put a case through. Raises what the judge raises, BadConfidence, and TurnLimit for a
+        judgement that is not final.
+        """
         case_run = _CaseRun(self, self.gateway())
         for event in case.events:
             case_run.handle_event(event)
@@ -197,7 +199,9 @@ class _CaseRun(Struct):
         judge = self.trial.judge
         if key not in self.states:
             self.states[key] = judge.blank()
-        return judge.judge(judge.observe(self.states[key], event), briefing)
+        judgement = judge.judge(judge.observe(self.states[key], event), briefing)
+        check_only_turn(self.trial.agent, judgement.final)
+        return judgement
 
     def _decide(self, judgement: Judgement, briefing: Briefing, roots: Roots) -> None:
         agent, permits = self.trial.agent, 0
@@ -321,6 +325,16 @@ def first_briefing(
         memories=memories,
         row=row,
     )
+
+
+def check_only_turn(agent: Agent, final: bool) -> None:
+    """Raise TurnLimit if a judge that has one turn asks for another: its run would be dead."""
+    if not final and agent.cascade is not None:
+        mend = "return final judgements in judge.py, or leave the model out"
+        raise TurnLimit(f"the judge of {agent.name} has one turn, and wanted another", mend=mend)
+    if not final:
+        mend = f"write max_turns: 4 in {agent.name}/agent.yaml, or return final judgements"
+        raise TurnLimit(f"{agent.name} has one turn, and its judge wanted another", mend=mend)
 
 
 def first_roots(agent: Agent, briefing: Briefing, row_readers: Readers = None) -> Roots:

@@ -29,6 +29,11 @@ class RecordedJudgement(Struct, frozen=True):
     def position(self) -> int:
         return int(self.entry["about"])
 
+    @property
+    def turn(self) -> int:
+        """Return which turn of its run it is; of a judge the first has a place in its key."""
+        return int(self.entry.get("turn", 1))
+
     def body(self) -> dict[str, Any] | None:
         """Return the recorded turn; None if there is none, or another than the entry names."""
         if self.salted_body is None or not is_body_of(self.entry, *self.salted_body):
@@ -44,9 +49,12 @@ class RecordedJudgement(Struct, frozen=True):
         return None if body is None else list(body["memories"])
 
     def recorded_fields(self) -> dict[str, Any]:
-        """Return what is recorded of the judgement."""
+        """Return what is recorded of the judgement, without what the engine says of it: who may
+        read what it had before it.
+        """
         numbers = {name: self.entry[name] for name in NUMBERS if name in self.entry}
-        return {**numbers, **(self.body() or {})}
+        body = {name: value for name, value in (self.body() or {}).items() if name != "readers"}
+        return {**numbers, **body}
 
 
 def has_judgement(entry: Mapping[str, Any]) -> bool:

@@ -9,19 +9,18 @@ What a model answered is on record and is asked of nobody.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Protocol
 
 import orjson
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.event import Event
 from vedette.domain.judge_state import (
-    advance_digest,
     advance_digest_all,
     checkpoint_digest,
     initial_digest,
@@ -31,7 +30,10 @@ from vedette.domain.memory import Briefing, Memory, cite_memories
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import unpack_row
+from vedette.domain.row_proof import find_outcome_fault
 from vedette.engine.turn import judgement_fields, turn_body
+from vedette.engine.turn_history import ToldTurns, retell_turns
+from vedette.operations.judge_key_state import JudgeRelease, KeyState
 from vedette.operations.judge_record import (
     JUDGEMENT_KINDS,
     NUMBERS,
@@ -56,14 +58,6 @@ KINDS = (*JUDGEMENT_KINDS, "policy.published", "run.dead", "effect.done")
 _MAX_SINCE = 300
 # Writes of a row that are remembered: a briefing may have been written before the last of them.
 _WRITES = 8
-
-
-class JudgeRelease(Struct, frozen=True):
-    """A judge at hand for a replay: the agent's release, and what it was taught."""
-
-    agent: Agent
-    lessons: tuple[Memory, ...]
-    digest: str
 
 
 class JudgeProvider(Protocol):
@@ -95,69 +89,6 @@ async def replay_judges(record: StoreReader, judges: JudgeProvider) -> JudgeRepo
     return replaying.report
 
 
-class _KeyState(Struct):
-    """What is known of an agent's key, as of the entry that is looked at.
-
-    `observed` are positions in order, `judged` the entries that judged them. `base` is the last
-    checkpoint's position (0: none) with its bytes, if they are known; `digest` is what the ledger
-    says of them. `reasoner_state` is (judge, position) of the state that the reasoner holds.
-    `has_unnamed` says that there are judgements whose states have no name, or whose entries are
-    archived.
-    """
-
-    observed: list[int] = field(default_factory=list)
-    judged: list[int] = field(default_factory=list)
-    base: int = 0
-    blob: bytes | None = None
-    digest: str = ""
-    reasoner_state: tuple[str, int] | None = None
-    has_unnamed: bool = False
-    seen: bytes = field(default_factory=lambda: initial_digest(0))
-    seen_at: int = 0
-    judge: JudgeRelease | None = None
-
-    def positions_between(self, base: int, position: int) -> list[int]:
-        """Return the observed positions after `base` and before `position`."""
-        return self.observed[
-            bisect_right(self.observed, base) : bisect_left(self.observed, position)
-        ]
-
-    def find_base(self, position: int) -> int:
-        """Return the checkpoint that a state before a position is taken up from."""
-        return self.base if self.base < position else 0
-
-    def expected_seen(self, position: int) -> bytes:
-        """Return what a state has seen that was taken up for a position and has observed it."""
-        if self.seen_at == self.previous(position) and self.find_base(position) == self.base:
-            return advance_digest(self.seen, position)
-        base = self.find_base(position)
-        return advance_digest_all(
-            initial_digest(base), [*self.positions_between(base, position), position]
-        )
-
-    def previous(self, position: int) -> int:
-        """Return the last observed position before one; 0 if there is none."""
-        at = bisect_left(self.observed, position)
-        return self.observed[at - 1] if at else 0
-
-    def observe(self, position: int, seq: int, seen: bytes | None) -> None:
-        """Take a position in its place. `seen` None: what the state has seen is not known."""
-        at = bisect_left(self.observed, position)
-        last = at == len(self.observed)
-        if position < self.base:
-            # A state that lacked a late event was given up when it came: see `store/states.py`.
-            self.checkpoint(0, None, "")
-        self.observed.insert(at, position)
-        self.judged.insert(at, seq)
-        self.seen_at = position if last and seen is not None else -1
-        self.seen = seen or b""
-
-    def checkpoint(self, position: int, blob: bytes | None, digest: str) -> None:
-        """Go on from a checkpoint."""
-        self.base, self.blob, self.digest = position, blob, digest
-        self.seen, self.seen_at = initial_digest(position), position
-
-
 class _Base(Struct, frozen=True):
     """What a state is taken up from: a checkpoint, and the positions observed since."""
 
@@ -174,12 +105,15 @@ class _NotRecomputable(Exception):
         self.why = why
 
 
-def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...]) -> dict[str, Any]:
+def _replayed_fields(
+    judgement: ReasonerJudgement, memories: tuple[Memory, ...], turn: int
+) -> dict[str, Any]:
     """Return of a judgement what would be recorded of it."""
     fields = judgement_fields(judgement)
     recorded = {name: fields[name] for name in NUMBERS if fields.get(name) is not None}
-    if judgement.proposals or judgement.candidates or judgement.deferred:
-        body = turn_body(judgement, 1, cite_memories(memories))
+    is_only = turn == 1 and judgement.final and not judgement.deferred
+    if judgement.proposals or judgement.candidates or not is_only:
+        body = turn_body(judgement, turn, cite_memories(memories))
         recorded |= orjson.loads(canonical_json(body))
     return recorded
 
@@ -189,7 +123,7 @@ class _Replay:
         self.report = JudgeReport()
         self._record, self._judges = record, judges
         self._erased = erasures(record)
-        self._keys: dict[tuple[str, str], _KeyState] = {}
+        self._keys: dict[tuple[str, str], KeyState] = {}
         self._dead: dict[str, int] = {}
         self._rows: dict[tuple[str, str], list[tuple[int, dict[str, Any] | None]]] = {}
         self._registry: Mapping[str, Any] = {}
@@ -208,10 +142,14 @@ class _Replay:
             self._registry = self._judges.registry(digest)
         walk = self._record.ledger.walk(JUDGEMENT_KINDS)
         entries = (self._with_position(orjson.loads(raw)) for _, raw, _, _ in walk)
-        later = {(one["agent"], one["about"]) for one in entries if has_judgement(one)}
+        later = {
+            (one["agent"], one["about"])
+            for one in entries
+            if has_judgement(one) and one.get("turn", 1) == 1
+        }
         for agent, key, position, _ in self._record.judge_states.observed_positions():
             if position < first:
-                key_state = self._keys.setdefault((agent, key), _KeyState(has_unnamed=True))
+                key_state = self._keys.setdefault((agent, key), KeyState(has_unnamed=True))
                 if (agent, position) not in later:  # it was judged before the cut, as it came
                     key_state.observe(position, 0, None)
 
@@ -231,10 +169,12 @@ class _Replay:
             step = RecordedJudgement(
                 seq, entry, None if data is None or salt is None else (salt, data)
             )
-            if "state" in entry:
-                await self._replay_judgement(step)
-            else:
+            if "state" not in entry:
                 self._skip_unnamed(step)
+            elif step.turn > 1:
+                await self._replay_later_turn(step)
+            else:
+                await self._replay_judgement(step)
 
     def _with_position(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an entry of a run that says what it is about; those of before did not."""
@@ -267,12 +207,12 @@ class _Replay:
         event = self._record.runs.event_at(step.position)
         own = event.is_undo if event is not None else step.entry.get("label") == "undo"
         # Of a cascade the judge has the first turn only.
-        if own or step.entry.get("turn", 1) > 1 or not self._judges.has_judge(step.agent):
+        if own or step.turn > 1 or not self._judges.has_judge(step.agent):
             self.report.answers += 1
             return
         self.report.judgements += 1
         self.report.unrecomputable[UNNAMED] += 1
-        key_state = self._keys.setdefault((step.agent, self._key_of(step.entry)), _KeyState())
+        key_state = self._keys.setdefault((step.agent, self._key_of(step.entry)), KeyState())
         key_state.has_unnamed, key_state.reasoner_state = True, None
         key_state.observe(step.position, step.seq, None)
 
@@ -281,17 +221,22 @@ class _Replay:
     async def _replay_judgement(self, step: RecordedJudgement) -> None:
         self.report.judgements += 1
         key = self._key_of(step.entry)
-        key_state = self._keys.setdefault((step.agent, key), _KeyState())
+        key_state = self._keys.setdefault((step.agent, key), KeyState())
         wrong, found = self._check_order(key_state, (step.agent, key), step)
         why, judged_fields = await self._rejudge(key_state, key, step)
-        if wrong or why in ("judgement", "checkpoint", "not deterministic"):
+        self._report(step, key, wrong or why, found | judged_fields)
+
+    def _report(
+        self, step: RecordedJudgement, key: str, why: str, found: Mapping[str, Any]
+    ) -> None:
+        """Count a judgement by why it is no equal ("": it is); `found` is what came out instead."""
+        if why in ("order", "state", "judgement", "checkpoint", "not deterministic"):
             recorded = {name: step.entry.get(name) for name in ("state", "checkpoint")}
             recorded |= step.recorded_fields()
-            found |= judged_fields
             names = [name for name in found if recorded.get(name) != found[name]]
             self.report.add_difference(
                 Difference(
-                    wrong or why, step.agent, key, step.position, step.seq, step.entry["run"],
+                    why, step.agent, key, step.position, step.seq, step.entry["run"],
                     step.entry["event"], {name: recorded.get(name) for name in names},
                     {name: found[name] for name in names},
                 )
@@ -301,8 +246,63 @@ class _Replay:
         else:
             self.report.equal += 1
 
+    # --- a later turn -------------------------------------------------------------------------
+
+    async def _replay_later_turn(self, step: RecordedJudgement) -> None:
+        """Judge a later turn of a run again. It has no place in its key's order, and no state."""
+        self.report.judgements += 1
+        key = self._key_of(step.entry)
+        found: dict[str, Any] = {}
+        made, seen = parse_state_name(step.entry["state"])
+        try:
+            judge = self._judges.find(step.agent, made, step.entry["at"])
+            if judge is None:
+                raise _NotRecomputable(CHANGED)
+            why = "state" if seen else ""
+            if not seen:
+                why, found = await self._compare_later(key, step, judge)
+        except _NotRecomputable as error:
+            why = error.why
+        self._report(step, key, why, {"state": made} if seen else found)
+
+    async def _compare_later(
+        self, key: str, step: RecordedJudgement, judge: JudgeRelease
+    ) -> tuple[str, dict[str, Any]]:
+        """Judge a later turn in each way that the record leaves open; compare. Raises _Gone."""
+        ((_, event),) = self._events([step.position])
+        memories = self._memories(step, judge)
+        told = self._tell_turns(step)
+        recorded = step.recorded_fields()
+        rows = self._rows_before(judge, key, step)
+        tries: list[dict[str, Any]] = []
+        for row, attempt in [*((row, 0) for row in rows), (rows[0], 1)]:
+            # Its own copy each time: a judge may go on with the very notes that it was given.
+            _, turns, notes = deepcopy(told)
+            briefing = Briefing(
+                step.entry["run"], step.agent, key, step.position, 0, step.turn, event,
+                judge.agent.charter, self._registry, memories, row, turns, notes=notes,
+            )  # fmt: skip
+            tries.append(await self._reason(judge, step, briefing, None, attempt))
+            if tries[-1] == recorded and not attempt:
+                return "", {}
+        return "judgement" if tries[0] == tries[-1] else "not deterministic", tries[0]
+
+    def _tell_turns(self, step: RecordedJudgement) -> ToldTurns:
+        """Return what a later turn was told of those before it. Raises _Gone for what is not as
+        the ledger proves it.
+        """
+        before = self._record.runs.turns(step.entry["run"])[: step.turn - 1]
+        if [turn["turn"] for turn in before] != list(range(1, step.turn)):
+            raise _NotRecomputable(ARCHIVED if self._cut else MISSING)
+        rows = [row for row in self._record.runs.actions(step.entry["run"]) if row.turn < step.turn]
+        ended = [row for row in rows if row.effect in ("done", "failed") or row.answer]
+        entries = self._record.ledger.proof_entries([row.id for row in ended]) if ended else {}
+        if any(find_outcome_fault(row, entries[row.id]) is not None for row in ended):
+            raise _NotRecomputable(MISSING)
+        return retell_turns(before, rows, to_judge=True)
+
     def _check_order(
-        self, key_state: _KeyState, agent_key: tuple[str, str], step: RecordedJudgement
+        self, key_state: KeyState, agent_key: tuple[str, str], step: RecordedJudgement
     ) -> tuple[str, dict[str, Any]]:
         """Say whether an event was judged in its place, and from the state that it should be."""
         made, seen_name = parse_state_name(step.entry["state"])
@@ -337,7 +337,7 @@ class _Replay:
         return wrong, differences if wrong else {}
 
     def _other_base(
-        self, key_state: _KeyState, agent_key: tuple[str, str], position: int, seen_name: str
+        self, key_state: KeyState, agent_key: tuple[str, str], position: int, seen_name: str
     ) -> int:
         """Return another checkpoint that explains what a state has seen; 0 if none does.
 
@@ -356,7 +356,7 @@ class _Replay:
         return 0
 
     async def _rejudge(
-        self, key_state: _KeyState, key: str, step: RecordedJudgement
+        self, key_state: KeyState, key: str, step: RecordedJudgement
     ) -> tuple[str, dict[str, Any]]:
         """Judge an event again. Return why it is no equal, "" if it is, and what came out."""
         made, seen = parse_state_name(step.entry["state"])
@@ -383,7 +383,7 @@ class _Replay:
 
     async def _compare(
         self,
-        key_state: _KeyState,
+        key_state: KeyState,
         key: str,
         step: RecordedJudgement,
         judge: JudgeRelease,
@@ -443,7 +443,8 @@ class _Replay:
             return {"error": "the judge cannot take up its state"}
         # Whether it was sure enough is what its agent.yaml said of it, and no judgement.
         deferred = step.entry.get("what") == "deferred"
-        return _replayed_fields(replace(judgement, deferred=deferred), briefing.memories)
+        judgement = replace(judgement, deferred=deferred)
+        return _replayed_fields(judgement, briefing.memories, briefing.turn)
 
     def _memories(self, step: RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
         """Return the memories that an event was briefed with. Raises _Gone."""
@@ -486,7 +487,7 @@ class _Replay:
         reasoner = self._judges.reasoner(judge, attempt)
         return reasoner.fold_state(judge.agent.name, base.blob, since) or b""
 
-    def _base(self, key_state: _KeyState, agent_key: tuple[str, str], position: int) -> _Base:
+    def _base(self, key_state: KeyState, agent_key: tuple[str, str], position: int) -> _Base:
         """Return what the state before a position is made of. Raises _Gone."""
         base = key_state.find_base(position)
         blob = key_state.blob if base else None
@@ -535,7 +536,7 @@ class _Replay:
                 self._report_row(agent, key, position, "prior", prior, key_state.previous(position))
 
     def _compare_state(
-        self, key_state: _KeyState, agent: str, key: str, at: int, blob: bytes
+        self, key_state: KeyState, agent: str, key: str, at: int, blob: bytes
     ) -> None:
         if at == key_state.base and key_state.digest:
             self.report.states += 1

@@ -299,10 +299,14 @@ class TrialReasoner(StatelessReasoner):
 
 
 class TrialJudge:
-    """Asks the judge of a cascade and notes what it answered, in `turns`."""
+    """Asks an agent's judge and notes what it answered, in `turns`.
 
-    def __init__(self, judge: Reasoner, turns: dict[int, TrialTurn]) -> None:
+    A run that cannot go on ends here, as with `TrialReasoner`.
+    """
+
+    def __init__(self, judge: Reasoner, tools: TrialTools, turns: dict[int, TrialTurn]) -> None:
         self._judge = judge
+        self._tools = tools
         self._turns = turns
         self.restore_state = judge.restore_state
         self.drop_state = judge.drop_state
@@ -310,6 +314,8 @@ class TrialJudge:
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Return the judge's answer. Raises what it raises."""
+        if briefing.run in self._tools.uncalled:
+            return ReasonerJudgement(confidence=1.0)
         judgement = await self._judge.reason(briefing)
         if not judgement.needs_state:
             self._turns[briefing.turn] = TrialTurn(briefing, judgement, "", is_judged=True)
@@ -370,7 +376,7 @@ class Trial:
 
     `reasoner` takes the place of what asks the agent's model, and so do gateway and tools of a
     trial. `ends` is what is known of actions, `stopped` names tools that are stopped, `secrecy` are
-    the rules of events' labels, `judge` is that of a cascade.
+    the rules of events' labels, `judge` is the agent's own, if it has one.
     """
 
     def __init__(
@@ -406,7 +412,7 @@ class Trial:
         noting = TrialReasoner(self._reasoner, self._tools)
         services.reasoners = {**services.reasoners, agent.last_reasoner: noting}
         if self.judge is not None:
-            services.reasoners[agent.reasoner] = TrialJudge(self.judge, noting.turns)
+            services.reasoners[agent.reasoner] = TrialJudge(self.judge, self._tools, noting.turns)
         key = agent.key_of(event)
         if row and agent.collection:
             services.keys.cache_rows([RowWrite(agent.collection, key, row)])

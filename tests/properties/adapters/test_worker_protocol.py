@@ -107,14 +107,17 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@given(events, st.lists(memories, max_size=2).map(tuple), mapping, st.lists(mapping, max_size=2))
+@given(
+    events, st.lists(memories, max_size=2).map(tuple), mapping, st.lists(mapping, max_size=2), data
+)
 def test_a_briefing_crosses(
-    event: Event, known: tuple[Memory, ...], row: dict[str, Any], turns: list[Any]
+    event: Event, known: tuple[Memory, ...], row: dict[str, Any], turns: list[Any], notes: Any
 ) -> None:
     charter, registry = {"a": 0.1}, {"b": 1}
     sent = Briefing(
-        "run", "agent", "key", 7, 3, 1, event, charter, registry, known, row, tuple(turns)
-    )
+        "run", "agent", "key", 7, 3, 1, event, charter, registry, known, row, tuple(turns),
+        notes=notes,
+    )  # fmt: skip
     received = protocol.read(protocol.pack(protocol.briefing_to_tuple(sent, 5)))
     there = protocol.memories_from_tuples(
         protocol.read(protocol.pack([protocol.memory_to_tuple(m) for m in known]))
@@ -133,9 +136,11 @@ def test_a_call_crosses(tool: Tool, call: Call) -> None:
     assert same(Call(*received[1]), call)
 
 
-@given(thoughts)
-def test_a_thought_crosses(thought: ReasonerJudgement) -> None:
+@given(thoughts, data)
+def test_a_thought_crosses(thought: ReasonerJudgement, notes: Any) -> None:
     assert same(protocol.read_judgement(*protocol.pack_judgement(thought)), thought)
+    goes_on = replace(thought, final=False, notes=notes)
+    assert same(protocol.read_judgement(*protocol.pack_judgement(goes_on)), goes_on)
 
 
 @given(st.none() | outcomes, rows)

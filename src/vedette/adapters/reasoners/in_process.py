@@ -22,7 +22,7 @@ from vedette.domain.judge_state import (
 )
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.judging import Judge
+from vedette.judging import Judge, Judgement
 
 CHECKPOINT_EVERY = 256
 
@@ -76,9 +76,12 @@ class InProcessReasoner:
         if self._is_expired(briefing.agent):
             self.renew(briefing.agent)
         judge = self.judge(briefing.agent)
-        if not self._has_state[briefing.agent]:
+        if briefing.turn > 1 or not self._has_state[briefing.agent]:
+            # A later turn has no state: that is of the key, which may be events ahead.
+            later = briefing.turn > 1
+            said = judge.judge_outcomes(briefing) if later else judge.judge(None, briefing)
             state = format_state_name(self._digests[briefing.agent], None)
-            return _build_judgement(judge.judge(None, briefing), None, state)
+            return _build_judgement(judge, said, None, state)
         key = (briefing.agent, briefing.key)
         held = self._states.get(key)
         if held is None and briefing.previous == 0:
@@ -98,7 +101,7 @@ class InProcessReasoner:
             checkpoint, held.since_checkpoint = judge.dump(held.state), 0
             held.seen_digest = initial_digest(held.position)
         self._states[key] = held
-        return _build_judgement(judgement, checkpoint, state)
+        return _build_judgement(judge, judgement, checkpoint, state)
 
     def restore_state(
         self,
@@ -145,7 +148,14 @@ class InProcessReasoner:
         self._states.pop((agent, key), None)
 
 
-def _build_judgement(judgement: Any, checkpoint: bytes | None, state: str) -> ReasonerJudgement:
+def _build_judgement(
+    judge: Judge, judgement: Judgement, checkpoint: bytes | None, state: str
+) -> ReasonerJudgement:
+    if not judgement.final and type(judge).judge_outcomes is Judge.judge_outcomes:
+        # Now, not in the next turn: nothing of this one is decided yet.
+        raise NotImplementedError(
+            "the judgement asks for another turn, and the judge has none: define judge_outcomes"
+        )
     detail: Mapping[str, Any] = judgement.detail
     return ReasonerJudgement(
         label=judgement.label,
@@ -154,9 +164,10 @@ def _build_judgement(judgement: Any, checkpoint: bytes | None, state: str) -> Re
         score=judgement.score,
         threshold=judgement.threshold,
         detail=detail,
-        final=True,
+        final=judgement.final,
         observed=True,
         checkpoint=checkpoint,
         candidates=judgement.candidates,
         state=state,
+        notes=judgement.notes,
     )

@@ -103,6 +103,18 @@ class BadConfidence(BadProposal):
     code = "bad-confidence"
 
 
+class BadNotes(Permanent):
+    """The error of a judgement whose notes for the run's next turn are no JSON, or too long."""
+
+    code = "bad-notes"
+
+
+class TurnLimit(Permanent):
+    """The error of a run that wants more turns than it may take."""
+
+    code = "turn-limit"
+
+
 class BadCommand(Permanent):
     """The error of a person's command that cannot be done as asked."""
 

@@ -21,6 +21,8 @@ class Judgement(Struct, frozen=True):
     `detail` holds what `explain` shows (values drawn, nearest examples): JSON, floats allowed.
     `candidates` are what the judge would like remembered; they change nothing before a person
     promotes them.
+    One that is not `final` asks for another turn of its run (`Judge.judge_outcomes`), which is
+    given its `notes`: any JSON, at most 64 KiB of it. A final one's are not kept.
     """
 
     __dataclass_fields__ = DataclassFields()
@@ -32,6 +34,8 @@ class Judgement(Struct, frozen=True):
     threshold: float | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
+    final: bool = True
+    notes: Any = None
 
 
 class Judge:
@@ -57,6 +61,16 @@ class Judge:
     def judge(self, seen: Any, briefing: Briefing) -> Judgement:
         """Say what the event means and what should be done."""
         raise NotImplementedError
+
+    def judge_outcomes(self, briefing: Briefing) -> Judgement:
+        """Say in a later turn what came of the run's turns before, and what should be done next.
+
+        Called for a run whose last judgement was not final, once all its actions are over.
+        `briefing.turns` tells of its turns and what came of their proposals, `briefing.notes` is
+        what the last one left. It must be a function of the briefing and what the judge was made
+        of: the key's state may be events ahead, and is not at hand.
+        """
+        raise NotImplementedError("define judge_outcomes, or return judgements that are final")
 
     def dump(self, state: Any) -> bytes:
         """Return the state as bytes from which `load` makes an equal one."""

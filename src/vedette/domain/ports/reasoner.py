@@ -21,7 +21,8 @@ class ReasonerJudgement(Struct, frozen=True):
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at
     `briefing.previous`. `checkpoint` is due state to make durable with the decision; `state` names
     the one that was judged from (`vedette.domain.judge_state`). `final` says that the run needs no
-    further turn whatever comes of the proposals. Without a `confidence` it is refused, whatever it
+    further turn whatever comes of the proposals; else the next one is given the `notes`
+    (`vedette.domain.notes`). Without a `confidence` it is refused, whatever it
     proposes. `spent` counts the tokens of its `model_calls` (`input_tokens`, `output_tokens`), as
     far as the vendor tells, `metadata` is what else is known of them; `model_turn` is what a model
     said, to be told of it again. What is `deferred` is an opinion: the run's next turn is another
@@ -47,6 +48,7 @@ class ReasonerJudgement(Struct, frozen=True):
     deferred: bool = False
     metadata: ModelCallMetadata = NO_METADATA
     asks: str = ""
+    notes: Any = None
 
     @property
     def use(self) -> ModelUse:

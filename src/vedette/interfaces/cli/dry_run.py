@@ -51,11 +51,14 @@ def try_(agent: str, event: str, live: bool) -> None:
     fleet's budgets, but it is not booked in them; and not while the agent is stopped. In a cascade
     the judge goes first: out of the ledger as well where it deferred to the model.
 
+    Of a judge with several turns (max_turns of agent.yaml) the later ones are told what the ledger
+    says came of the same calls; where it says nothing the trial ends, as no tool is called.
+
     The agent's code runs as you, in no box: not on a folder that nobody has read.
     """
     with redirect_stdout(sys.stderr):  # whatever the agent's code prints
         value = _run_trial(current_settings(), agent, event, live)
-    lines = _lines(value) if "turns" not in value else _model_lines(value)
+    lines = _lines(value) if "turns" not in value else _turns_lines(value)
     print_result(value, "\n".join(lines))
 
 
@@ -96,6 +99,13 @@ def _run_trial(settings: Settings, name: str, text: str, live: bool) -> dict[str
                 live=live, end_reading=end_reading,
             )  # fmt: skip
             return asyncio.run(work)
+        if agent.max_turns > 1:
+            from vedette.app.judge_dry_run import try_judge_event
+
+            turns = try_judge_event(
+                settings, loaded, agent, given.event, prior, store, end_reading=end_reading
+            )
+            return asyncio.run(turns)
         trial = open_dry_run(settings, loaded, agent, store, now_us)
         return trial.run(given.event, prior)
 
@@ -252,7 +262,20 @@ def _head_lines(value: dict[str, Any], basis: list[str]) -> list[str]:
     return lines
 
 
-def _model_lines(value: dict[str, Any]) -> list[str]:
+def _turns_lines(value: dict[str, Any]) -> list[str]:
+    """Return the page of a trial of several turns: what it was tried from, the turns, the end."""
+    if "models" in value:
+        basis, end = _model_basis(value), _wrap_text(format_usage(value["usage"]))
+    else:
+        basis, end = [f"  what it knew of its key: {value['state']}"], []
+    lines = _head_lines(value, basis)
+    for turn in value["turns"]:
+        lines += _turn_lines(turn)
+    ended = "is done" if value["ended"] == "done" else sanitize_text(value["ended"])
+    return [*lines, *_wrap_text(f"ENDS the run {ended}", 0), *end]
+
+
+def _model_basis(value: dict[str, Any]) -> list[str]:
     models = sanitize_text(", ".join(value["models"]) or "its model")
     basis = _wrap_text(f"{models} was asked anew")
     if value["is_recording"]:
@@ -263,12 +286,7 @@ def _model_lines(value: dict[str, Any]) -> list[str]:
         basis += _wrap_text(
             "today's agent is another: what its model would say to it is not known (--live asks)"
         )
-    lines = _head_lines(value, basis)
-    for turn in value["turns"]:
-        lines += _turn_lines(turn)
-    ended = "is done" if value["ended"] == "done" else sanitize_text(value["ended"])
-    lines += _wrap_text(f"ENDS the run {ended}", 0)
-    return [*lines, *_wrap_text(format_usage(value["usage"]))]
+    return basis
 
 
 def _turn_lines(turn: dict[str, Any]) -> list[str]:

@@ -308,6 +308,17 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "The confidence is missing, no number, or not a probability from 0 to 1.",
         "Correct judge.py, then `vedette try` and, for a judgement, `vedette dead --redrive`.",
     ),
+    "bad-notes": ErrorExplanation(
+        "What a judgement leaves for its run's next turn cannot be kept; it was not decided.",
+        "The notes are no JSON, hold a number beyond 2**53 - 1, or more than 64 KiB.",
+        "Correct judge.py, then `vedette dead --redrive`.",
+    ),
+    "turn-limit": ErrorExplanation(
+        "A run wanted more turns than its agent may take; what it did in those before stands.",
+        "Its judge or model went on for longer than `max_turns` of agent.yaml (1 unless given), or "
+        "the judge of a cascade, which has one turn, returned a judgement that is not final.",
+        "Raise `max_turns`, or have the agent come to an end; then `vedette dead --redrive`.",
+    ),
     "worker-lost": ErrorExplanation(
         "The process in which an agent's code ran ended; the work is tried again.",
         "It took more time or memory than `limits:` of agent.yaml allow, or it crashed.",

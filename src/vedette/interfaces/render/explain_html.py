@@ -299,7 +299,7 @@ def _judgement(judgement: Mapping[str, Any], format_time: TimeFormat) -> Iterato
     rows.append(("when", f"{_time(judgement['at'], format_time)}, entry {judgement['seq']}"))
     if judgement["erased"]:
         rows.append(("detail", "erased"))
-    for name, value in (judgement["detail"] or {}).items():
+    for name, value in [*(judgement["detail"] or {}).items(), ("notes", judgement["notes"])]:
         if value not in (None, "", [], {}):
             rows.append((str(name), _content(value)))
     yield _list(rows)

@@ -245,6 +245,8 @@ def _judgement(judgement: Mapping[str, Any]) -> Iterator[StyledLine]:
     for name, value in (judgement["detail"] or {}).items():
         if value not in (None, "", [], {}) and name != "memories":
             yield from _detail(name, value)
+    if judgement["notes"] is not None:
+        yield from _detail("notes", judgement["notes"])
     if not judgement["proposals"]:
         yield "text", "  It proposed nothing."
     for proposal in judgement["proposals"]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from vedette.domain.artefact import HEAD_CHARS, STORED_KIND, artefact_id
 from vedette.domain.effect import EffectState, state_after
 from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
+from vedette.domain.notes import decode_notes
 
 T = TypeVar("T")
 
@@ -304,6 +305,12 @@ class JudgementEntry(EntryView, frozen=True):
     memories = _Content[Sequence[str] | None]("memories")
     detail = _Content[JsonObject | None]("detail")
     final = _Content[bool | None]("final")
+
+    @property
+    def notes(self) -> Any:
+        """Return what the turn left for the run's next one; None if it left nothing."""
+        text = self.content("notes")
+        return None if text is None else decode_notes(text)
 
     @property
     def is_deferred(self) -> bool:

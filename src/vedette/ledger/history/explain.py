@@ -199,6 +199,7 @@ def _judgement(
         "detail": detail,
         "deferred": one.is_deferred,
         "final": final,
+        "notes": one.notes,
         "memories": one.memories or [],
         "proposals": proposals,
         "erased": erased,

@@ -19,7 +19,7 @@ from websockets.sync.client import unix_connect as connect_here
 
 from vedette.adapters.reasoners.workers import reasoner_client, remote_reasoner
 from vedette.adapters.reasoners.workers.remote_reasoner import MAX_WAITING
-from vedette.adapters.reasoners.workers.websocket_server import WorkerServer
+from vedette.adapters.reasoners.workers.websocket_server import VERSION, WorkerServer
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.run import Superseded
@@ -43,7 +43,7 @@ class Judge(Base):
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    fields = {"v": 2, "release": release_digest(there.agents / agent)}
+    fields = {"v": VERSION, "release": release_digest(there.agents / agent)}
     return orjson.dumps(fields).decode()
 
 

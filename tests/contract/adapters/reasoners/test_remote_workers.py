@@ -29,6 +29,7 @@ from vedette.adapters.reasoners.workers import remote_reasoner, websocket_client
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.remote_reasoner import MAX_WAITING
 from vedette.adapters.reasoners.workers.websocket_client import gateway_address
+from vedette.adapters.reasoners.workers.websocket_server import VERSION
 from vedette.config.agent_folder import release_digest
 from vedette.config.agent_loader import load_judge
 from vedette.domain.base.errors import BadCommand, Unavailable
@@ -221,7 +222,7 @@ async def test_a_second_worker_stands_by_and_takes_over(tmp_path: Path) -> None:
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    fields = {"v": 2, "release": release_digest(there.agents / agent)}
+    fields = {"v": VERSION, "release": release_digest(there.agents / agent)}
     return orjson.dumps(fields).decode()
 
 
@@ -288,7 +289,8 @@ def _says(worker: object, gateway: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "spoken"), [(1, 1), (3, 3), (-1, -1), ("2", "none"), (None, "none"), ([2], "none")]
+    ("version", "spoken"),
+    [(1, 1), (VERSION + 1, VERSION + 1), (-1, -1), ("2", "none"), (None, "none"), ([2], "none")],
 )
 async def test_a_worker_that_speaks_another_version_is_refused(
     tmp_path: Path, version: object, spoken: object
@@ -299,20 +301,20 @@ async def test_a_worker_that_speaks_another_version_is_refused(
             await raw.send(orjson.dumps(hello).decode())
             with pytest.raises(ConnectionClosed):
                 await raw.recv()
-            assert (raw.close_code, raw.close_reason) == (4400, _says(spoken, 2))
+            assert (raw.close_code, raw.close_reason) == (4400, _says(spoken, VERSION))
         await until(lambda: bool(there.refused))
         (refused,) = there.refused
         assert refused[:2] == ("worker", "other-protocol")
-        assert _says(spoken, 2).startswith(refused[2])
+        assert _says(spoken, VERSION).startswith(refused[2])
         assert there.pool.worker_counts == {}
         # The control: the same greeting with the version of this gateway is taken.
         async with await _connect(there, "worker") as raw:
-            await raw.send(orjson.dumps({**hello, "v": 2}).decode())
+            await raw.send(orjson.dumps({**hello, "v": VERSION}).decode())
             await there.came()
 
 
 @pytest.mark.parametrize(
-    ("side", "versions"), [(websocket_client, (1, 2)), (websocket_server, (2, 1))]
+    ("side", "versions"), [(websocket_client, (1, VERSION)), (websocket_server, (VERSION, 1))]
 )
 async def test_a_worker_and_a_gateway_of_two_versions_tell_both_and_the_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: Any, versions: tuple[int, int]
@@ -325,7 +327,7 @@ async def test_a_worker_and_a_gateway_of_two_versions_tell_both_and_the_mend(
         assert host.reports == [f"the connection ended: {_says(*versions)}"]
         assert there.refused[0][:2] == ("worker", "other-protocol")
         assert there.pool.worker_counts == {}
-        monkeypatch.setattr(side, "VERSION", 2)
+        monkeypatch.setattr(side, "VERSION", VERSION)
         assert (await there.judges.reason(brief())).label == "seen 1"
 
 
@@ -341,8 +343,8 @@ async def test_a_gateway_of_before_that_tells_its_own_version_only_is_understood
         host = there.host(url=f"unix:{tmp_path / 'before.sock'}")
         await until(lambda: bool(host.reports))
         assert host.reports == [
-            "the connection ended: version 1 is spoken here, and this worker speaks version 2: "
-            "run the same vedette at both"
+            "the connection ended: version 1 is spoken here, and this worker speaks version "
+            f"{VERSION}: run the same vedette at both"
         ]
 
 

@@ -656,20 +656,20 @@ def test_what_is_no_error_is_refused(plain: bytes) -> None:
     "others",
     [
         {},
-        {"final": True, "model_calls": "1", "spent": {}, "model_turn": None},
-        {"final": True, "model_calls": -1, "spent": {}, "model_turn": None},
-        {"final": True, "model_calls": 1, "spent": {"input_tokens": 1.5}, "model_turn": None},
-        {"final": True, "model_calls": 1, "spent": {"input_tokens": -1}, "model_turn": None},
-        {"final": True, "model_calls": 1, "spent": {"money": 1}, "model_turn": None},
-        {"final": True, "model_calls": 1, "spent": {}, "model_turn": {"model": "m"}},
-        {"final": True, "model_calls": 1, "spent": {}, "model_turn": None, "more": 1},
+        {"model_calls": "1", "spent": {}, "model_turn": None},
+        {"model_calls": -1, "spent": {}, "model_turn": None},
+        {"model_calls": 1, "spent": {"input_tokens": 1.5}, "model_turn": None},
+        {"model_calls": 1, "spent": {"input_tokens": -1}, "model_turn": None},
+        {"model_calls": 1, "spent": {"money": 1}, "model_turn": None},
+        {"model_calls": 1, "spent": {}, "model_turn": {"model": "m"}},
+        {"model_calls": 1, "spent": {}, "model_turn": None, "more": 1},
     ],
 )
 def test_a_judgement_of_another_shape_is_refused(others: dict[str, object]) -> None:
     told = {"metadata": to_builtins(METADATA)}
     plain, right = protocol.pack_model_judgement(ReasonerJudgement("x", 0.5, model_calls=1))
     assert protocol.read_model_judgement(plain, right).model_calls == 1
-    whole = {"final": True, "model_calls": 1, "spent": {}, "model_turn": None, **told}
+    whole = {"model_calls": 1, "spent": {}, "model_turn": None, **told}
     assert protocol.read_model_judgement(plain, pack_plain(whole)).metadata == METADATA
     with pytest.raises(BadFrame):
         protocol.read_model_judgement(plain, pack_plain({**others, **told}))
@@ -694,7 +694,7 @@ def test_what_else_is_told_of_a_call_is_of_its_kind_or_refused(false: dict[str, 
     said = {**to_builtins(METADATA), **false}
     judgement = ReasonerJudgement("x", 0.5, model_calls=1)
     plain, _ = protocol.pack_model_judgement(judgement)
-    whole = {"final": True, "model_calls": 1, "spent": {}, "model_turn": None, "metadata": said}
+    whole = {"model_calls": 1, "spent": {}, "model_turn": None, "metadata": said}
     with pytest.raises(BadFrame):
         protocol.read_model_judgement(plain, pack_plain(whole))
     with pytest.raises(BadFrame):

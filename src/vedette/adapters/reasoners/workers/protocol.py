@@ -119,6 +119,7 @@ def briefing_to_tuple(briefing: Briefing, memories: int) -> tuple[Any, ...]:
     return (
         briefing.run, briefing.key, briefing.position, briefing.previous, briefing.turn,
         event_to_tuple(briefing.event), memories, dict(briefing.row), briefing.turns,
+        briefing.notes,
     )  # fmt: skip
 
 
@@ -130,10 +131,10 @@ def briefing_from_tuple(
     memories: Mapping[int, tuple[Memory, ...]],
 ) -> Briefing:
     """Return, in a worker, the briefing that `briefing_to_tuple` packed."""
-    run, key, position, previous, turn, event, known, row, turns = values
+    run, key, position, previous, turn, event, known, row, turns, notes = values
     return Briefing(
         run, agent, key, position, previous, turn, Event(*event), charter, registry,
-        memories[known], row, turns,
+        memories[known], row, turns, notes=notes,
     )  # fmt: skip
 
 
@@ -196,6 +197,7 @@ def pack_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
         judgement.observed,
         judgement.checkpoint is not None,
         judgement.state,
+        *(() if judgement.final else (False, judgement.notes)),
     ]
     return pack_plain(values), judgement.checkpoint or b""
 
@@ -226,11 +228,12 @@ def _build_judgement(found: _JudgementFields, blob: bytes) -> ReasonerJudgement:
         score=_number(found.score),
         threshold=_number(found.threshold),
         detail=found.detail,
-        final=True,
+        final=found.final,
         observed=found.observed,
         checkpoint=blob if found.has_checkpoint else None,
         candidates=tuple(map(_read_candidate, found.candidates)),
         state=found.state,
+        notes=found.notes,
     )
 
 
@@ -319,6 +322,8 @@ class _JudgementFields(Struct, array_like=True, forbid_unknown_fields=True):
     observed: bool
     has_checkpoint: bool
     state: str
+    final: bool = True
+    notes: Any = None
 
 
 # Of one turn of a model: its calls, the tokens of each kind (as `adk.answer` bounds them, with what
