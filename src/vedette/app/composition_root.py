@@ -19,6 +19,7 @@ from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_m
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.stores import ledger_key_name, open_store
+from vedette.app.withheld_folders import keep_released
 from vedette.app.workers import (
     Containment,
     assess_containment,
@@ -190,6 +191,7 @@ async def _open_app(
     jump = _begin_clock(fleet_clock, store)
     metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
+        withheld = keep_released(loaded, settings, store.ledger)
         snapshot_fleet(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, fork_server)
         model_pool = None if reasoners else open_model_pool(settings, fleet, metrics)
@@ -230,7 +232,7 @@ async def _open_app(
             if each is not None:
                 each.close()
         raise
-    troubles += [*closed, *banks.remarks]
+    troubles += [*withheld, *closed, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "

@@ -10,7 +10,7 @@ takes nothing of that agent's until it can.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,15 @@ from msgspec.structs import replace
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
 from vedette.config.plugins import plugins
+from vedette.config.released_agents import load_released_agent
 from vedette.config.snapshot import (
-    find_snapshot,
     folder_stamps,
     keep_snapshot,
     remove_unfinished_snapshots,
 )
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import (
+    AlreadyDone,
     BadCommand,
     BadFleet,
     NotFound,
@@ -39,6 +40,7 @@ from vedette.domain.base.errors import (
     WriteConflict,
 )
 from vedette.domain.entry import RELEASE_KINDS, Draft, releases_of
+from vedette.domain.ports.ledger_reader import EntryLog
 from vedette.domain.ports.plugin import REASONERS, ReasonerPlugin
 from vedette.domain.roles import require_role
 from vedette.engine.reservation import (
@@ -48,6 +50,12 @@ from vedette.engine.reservation import (
 )
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Services
+from vedette.ledger.history.release_history import (
+    MEMORY_KINDS,
+    ReleasePeriod,
+    find_release,
+    read_release_history,
+)
 from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import ChangedAgent, Commands, Order
 from vedette.policy.rollout import Rollout
@@ -56,8 +64,11 @@ if TYPE_CHECKING:
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
 
-VERBS: Mapping[str, Mapping[str, type]] = {"agent_release": {"agent": str}}
-NEEDED = {"agent_release": "agent"}
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "agent_release": {"agent": str},
+    "agent_rollback": {"agent": str, "to": str, "policy": bool, "confirm": str},
+}
+NEEDED = dict.fromkeys(VERBS, "agent")
 
 # How long an agent may take to end what it is at: its command waits for it.
 REST_S = 30.0
@@ -99,14 +110,17 @@ class Releases(Struct):
         restart, for a folder that does not pass its check, and for code that cannot be loaded;
         Unavailable if the agent does not come to rest. Then nothing was changed.
         """
-        require_role(order.principal, order.principal.roles, "agent_release")
+        self._check_order(order, name, "agent_release")
+        async with self._lock:
+            return await self._release(order, name)
+
+    def _check_order(self, order: Order, name: str, verb: str) -> None:
+        require_role(order.principal, order.principal.roles, verb)
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
         if name not in self.services.fleet.agents:
             mend = "a new agent is taken up when the fleet is started again"
             raise NotFound(f"the fleet runs no agent {name!r}", mend=mend)
-        async with self._lock:
-            return await self._release(order, name)
 
     async def _release(self, order: Order, name: str) -> dict[str, Any]:
         current = self.services.fleet.agent(name)
@@ -120,14 +134,78 @@ class Releases(Struct):
             if order.command_id is not None:
                 await self.services.store.commands.append_entries([], command=order.command_id)
             return {**answer, "changed": False}
-        self._refuse_fixed(current, made)
+        await self._make_release(order, made, before)
+        return {**answer, "changed": True}
+
+    async def _make_release(
+        self, order: Order, made: Agent, before: str, back_to: int | None = None
+    ) -> None:
+        """Make a release that was read the one that runs, in place of `before`."""
+        self._refuse_fixed(self.services.fleet.agent(made.name), made)
         place = await self._try_code(made)
-        async with self._hold_idle(name):
-            fields = {"agent": name, "release": made.release, "what": before}
-            fields["actor"] = str(order.principal)
+        async with self._hold_idle(made.name):
+            fields = {"agent": made.name, "release": made.release, "what": before,
+                      "back_to": back_to, "actor": str(order.principal)}  # fmt: skip
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
-        return {**answer, "changed": True}
+
+    async def rollback(
+        self,
+        order: Order,
+        name: str,
+        to: str | None = None,
+        publish: Callable[[int], Awaitable[dict[str, Any]]] | None = None,
+    ) -> dict[str, Any]:
+        """Make a former release of an agent the one that runs, out of its snapshot.
+
+        `to` is the beginning of its digest; without one it is the release before. `publish` makes
+        the content of a policy revision live again, and answers as `policy_rollback`: what was in
+        force with the release is published first, and where it is refused or is to be confirmed
+        nothing is changed. Raises as `release`; if the policy was published by then, what is
+        raised says so.
+        """
+        self._check_order(order, name, "agent_rollback")
+        async with self._lock:
+            periods = read_release_history(self.services.store.ledger, name, runs=False)
+            before, target = periods[0].release, _find_former(periods, name, to)
+            answer = {
+                "agent": name, "was": before, "release": target.release, "since": target.at,
+                "in_force": {
+                    "policy_rev": target.policy_rev, "banks": target.banks,
+                    "memory_changes_since": _count_memory_changes(
+                        self.services.store.ledger, target.entry
+                    ),
+                },
+                "policy": None,
+            }  # fmt: skip
+            now_us = self.services.clock.now_us()
+            made = load_released_agent(self.settings, name, target.release, now_us=now_us)
+            if made is None:
+                what = f"the files of release {target.release[:12]} of {name} are not kept here"
+                mend = "bring its folder back from where it is kept, and `vedette agent release`"
+                raise BadCommand(what, mend=mend)
+            if publish is None:
+                await self._make_release(order, made, before, target.entry)
+                return {**answer, "changed": True}
+            # What refuses the release is found before anything is published.
+            self._refuse_fixed(self.services.fleet.agent(name), made)
+            await self._try_code(made)
+            published = await publish(target.policy_rev)
+            answer["policy"] = published
+            if not published["ok"]:
+                return {**published, **answer, "changed": False}
+            try:
+                await self._make_release(order, made, before, target.entry)
+            except (BadCommand, Unavailable) as error:
+                if not published["changed"]:
+                    raise
+                what = (
+                    f"policy revision {published['revision']} is live, and {name} stays release "
+                    f"{before[:12]}: {error.what}"
+                )
+                mend = "give the same order again, or `vedette policy rollback`"
+                raise type(error)(what, where=error.where, mend=mend) from error
+            return {**answer, "changed": True}
 
     def _read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
@@ -391,25 +469,15 @@ class Releases(Struct):
 
         Raises BadCommand.
         """
-        from vedette.config.fleet import read_fleet
-
-        settings = self.settings
-        snapshot = find_snapshot(settings.state, release, name)
-        if snapshot is None:
-            made = self._read_folder(name)
-            if made.release != release:
-                what = f"its folder here is {made.release[:12]}"
-                raise BadCommand(what, mend="bring the same folder here; it is taken up then")
-            return made
-        # Read as any folder of agents, one that holds this agent alone.
-        release_settings = replace(settings, agents=snapshot.folder.parent)
-        agents, _, problems = read_fleet(
-            settings.root, release_settings, now_us=self.services.clock.now_us()
-        )
-        if name not in agents:
-            first = next(p for p in problems if not p.warning)
-            raise BadCommand(first.what, where=first.file, mend=first.mend or None)
-        return replace(agents[name], folder=str(snapshot.folder), release=release)
+        now_us = self.services.clock.now_us()
+        found = load_released_agent(self.settings, name, release, now_us=now_us)
+        if found is not None:
+            return found
+        made = self._read_folder(name)
+        if made.release != release:
+            what = f"its folder here is {made.release[:12]}"
+            raise BadCommand(what, mend="bring the same folder here; it is taken up then")
+        return made
 
     # --- what lies in the folders ---------------------------------------------------------------
 
@@ -480,8 +548,44 @@ async def record_start(
             return
 
 
-async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Have `Releases` make a release of an agent's folder. Raises as `Releases.release`."""
+def _find_former(periods: list[ReleasePeriod], name: str, to: str | None) -> ReleasePeriod:
+    """Return the period of the release to go back to. Raises BadCommand if there is none."""
+    if to is None:
+        found = next((p for p in periods if p.release != periods[0].release), None)
+        if found is None:
+            raise BadCommand(f"{name} had no release before this one")
+        return found
+    target = find_release(periods, to)
+    if target.release == periods[0].release:
+        raise BadCommand(f"{name} runs release {target.release[:12]} already")
+    return target
+
+
+def _count_memory_changes(record: EntryLog, after: int) -> int:
+    return sum(1 for _ in record.walk(MEMORY_KINDS, after))
+
+
+async def dispatch(
+    commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Have `Releases` carry out a verb of VERBS. Raises as its methods do."""
     if commands.releases is None:
         raise BadCommand("this fleet's agents are released elsewhere")
-    return await commands.releases.release(order, args["agent"])
+    name = args["agent"]
+    if verb == "agent_release":
+        return await commands.releases.release(order, name)
+    confirm = args.get("confirm")
+
+    async def publish(number: int) -> dict[str, Any]:
+        # An order of its own under an id of its own: a repeat finds it done, and goes on.
+        id = None if order.command_id is None else f"{order.command_id}/policy"
+        try:
+            return await commands.policy_rollback(replace(order, command_id=id), number, confirm)
+        except AlreadyDone:
+            live = commands.rollout.live.number
+            return {"ok": True, "changed": False, "revision": live, "confirm": None}
+
+    if not args.get("policy"):
+        return await commands.releases.rollback(order, name, args.get("to"))
+    require_role(order.principal, order.principal.roles, "policy_rollback")
+    return await commands.releases.rollback(order, name, args.get("to"), publish)

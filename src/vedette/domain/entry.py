@@ -19,7 +19,9 @@ KINDS = frozenset(
     {
         "store.opened",  # a runner took the store (epoch); for one command only, `what` is visit
         "fleet.loaded",  # the releases of all agents and the versions of all banks
-        "agent.released",  # a person made its folder the release (before: `what`); body: reason
+        # A person made its folder the release (before: `what`), or one that an earlier entry
+        # (`back_to`) began; body: reason.
+        "agent.released",
         "policy.published",  # a bundle became the live revision
         "policy.refused",  # a bundle was offered and refused; body: findings
         "event.accepted",  # durable; `woke` says how many runs it made (0: it woke nobody)

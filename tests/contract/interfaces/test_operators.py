@@ -460,14 +460,14 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("correct", lambda: corrections.dispatch(commands, nobody, {"run": "run_1"})),
             ("mode", lambda: modes.dispatch(commands, nobody, {"agent": "x", "mode": "ask"})),
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
-            ("agent_release", lambda: releases.dispatch(commands, nobody, {"agent": "x"})),
         ]
         questions += [
             (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
             for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
         named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
-        for module in (approvals, undo):
+        named = {**named, "agent": "x"}
+        for module in (approvals, undo, releases):
             questions += [
                 (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()

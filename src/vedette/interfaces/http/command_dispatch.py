@@ -113,7 +113,7 @@ async def _dispatch(
     if verb in approvals.VERBS:
         return await approvals.dispatch(commands, verb, order, arguments)
     if verb in releases.VERBS:
-        return await releases.dispatch(commands, order, arguments)
+        return await releases.dispatch(commands, verb, order, arguments)
     if verb in modes.VERBS:
         return await modes.dispatch(commands, order, arguments)
     return await commands.erase(order, **arguments)

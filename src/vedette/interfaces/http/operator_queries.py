@@ -96,6 +96,16 @@ def erasable_content(record: StoreReader, now_us: int, query: Query) -> dict[str
     return found.to_json(len(record.memories.candidates(found.events)))
 
 
+def read_releases(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+    """Answer the operator API's query for the releases of an `agent`, newest first."""
+    from vedette.ledger.history.release_history import read_release_history
+
+    _check_names(query, "agent")
+    agent = query.get("agent", "")
+    periods = read_release_history(record.ledger, agent)
+    return {"agent": agent, "releases": [period.to_json() for period in periods]}
+
+
 READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "changes": read_changes,
     "holds": read_holds,
@@ -103,6 +113,7 @@ READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "entries": read_entries,
     "dead": read_dead_letters,
     "erasable": erasable_content,
+    "releases": read_releases,
 }
 
 

@@ -1,0 +1,73 @@
+"""Withheld folders: content of an agent's folder that a start does not release.
+
+Who rolls an agent back leaves its folder as it is. So that a restart does not bring back what was
+taken back, the ledger's release runs on out of its snapshot for as long as the folder has
+that content; anything else that lies there is released by a start as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import orjson
+from msgspec import Struct, field
+
+from vedette.config.released_agents import load_released_agent
+from vedette.domain.base.errors import BadCommand, BadFleet
+from vedette.domain.entry import RELEASE_KINDS, releases_of
+from vedette.domain.ports.ledger_reader import EntryLog
+
+if TYPE_CHECKING:
+    from vedette.config.fleet import LoadedFleet
+    from vedette.config.settings import Settings
+
+
+class Withheld(Struct):
+    """What a start makes of an agent's folder: `release` runs while it holds one of `contents`."""
+
+    release: str
+    contents: set[str] = field(default_factory=set)
+
+
+def find_withheld(record: EntryLog) -> Mapping[str, Withheld]:
+    """Return, by agent, the release that the ledger names and the folder contents it withholds."""
+    found: dict[str, Withheld] = {}
+    for _, raw, _, _ in record.walk(RELEASE_KINDS):
+        entry = orjson.loads(raw)
+        for name, release in releases_of(entry).items():
+            known = found.get(name)
+            if entry.get("back_to") is not None:
+                contents = set() if known is None else known.contents
+                found[name] = Withheld(release, (contents | {entry["what"]}) - {release})
+            elif known is None or entry["kind"] == "agent.released" or release != known.release:
+                found[name] = Withheld(release)
+    return found
+
+
+def keep_released(loaded: LoadedFleet, settings: Settings, record: EntryLog) -> list[str]:
+    """Have agents whose folder is withheld run the release that the ledger names; say which.
+
+    Raises BadFleet where that release's files are not kept, or it fits the fleet no more.
+    """
+    told = []
+    for name, withheld in find_withheld(record).items():
+        agent = loaded.fleet.agents.get(name)
+        if agent is None or agent.release not in withheld.contents:
+            continue
+        mend = "change its folder: a start releases what it holds then"
+        try:
+            released = load_released_agent(settings, name, withheld.release)
+        except BadCommand as error:
+            raise BadFleet(error.what, where=error.where, mend=mend) from error
+        if released is None:
+            short = withheld.release[:12]
+            what = f"{name} was taken back to release {short}, whose files are not kept"
+            raise BadFleet(what, where=str(settings.agents / name), mend=mend)
+        loaded.fleet.replace(released)
+        told.append(
+            f"{name} runs release {withheld.release[:12]}: its folder still holds "
+            f"{agent.release[:12]}, which was taken back; `vedette agent release {name}` makes it "
+            "the release"
+        )
+    return told
