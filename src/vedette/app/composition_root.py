@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.app.canaries import Canaries
+from vedette.app.candidate_code import open_candidate_code
 from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
@@ -93,6 +96,7 @@ class App:
     dispatcher: Dispatcher
     rollout: Rollout
     releases: Releases
+    canaries: Canaries
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     model_pool: WorkerPool | None = None
@@ -125,6 +129,7 @@ class App:
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
+        await self.canaries.close()
         await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
@@ -247,12 +252,15 @@ async def _open_app(
     commands = await _commands(settings, services, store, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
     releases = Releases(settings, services, lessons, dispatcher, rollout, scopes)
-    commands.releases = releases
+    canaries = Canaries(releases, partial(open_candidate_code, settings, services, lessons))
+    commands.releases, commands.canaries = releases, canaries
     if not settings.store.visit:
         rollout.load_releases = releases.live_agents
+        troubles += await canaries.restore()
     return App(
         settings, loaded, services, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, troubles, pool, model_pool, fed, contained, StateIdentity.of(settings.state),
+        releases, canaries, troubles, pool, model_pool, fed, contained,
+        StateIdentity.of(settings.state),
     )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ class Releases(Struct):
     rollout: Rollout
     scopes: frozenset[tuple[str, str]]
     missing: dict[str, str] = field(default_factory=dict)
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    order_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last_seq: int = 0
     _wanted_releases: dict[str, str] = field(default_factory=dict)
     _stamps: dict[str, tuple[object, str]] = field(default_factory=dict)
@@ -110,11 +110,12 @@ class Releases(Struct):
         restart, for a folder that does not pass its check, and for code that cannot be loaded;
         Unavailable if the agent does not come to rest. Then nothing was changed.
         """
-        self._check_order(order, name, "agent_release")
-        async with self._lock:
+        self.check_order(order, name, "agent_release")
+        async with self.order_lock:
             return await self._release(order, name)
 
-    def _check_order(self, order: Order, name: str, verb: str) -> None:
+    def check_order(self, order: Order, name: str, verb: str) -> None:
+        """Refuse an order that its principal may not give, or without a reason or an agent."""
         require_role(order.principal, order.principal.roles, verb)
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
@@ -128,7 +129,7 @@ class Releases(Struct):
         if not self.settings.store.visit:
             self._read_ledger()
             before = self._wanted_releases.get(name, before)
-        made = self._read_folder(name)
+        made = self.read_folder(name)
         answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
         if made.release == current.release == before and name not in self.missing:
             if order.command_id is not None:
@@ -141,13 +142,18 @@ class Releases(Struct):
         self, order: Order, made: Agent, before: str, back_to: int | None = None
     ) -> None:
         """Make a release that was read the one that runs, in place of `before`."""
-        self._refuse_fixed(self.services.fleet.agent(made.name), made)
-        place = await self._try_code(made)
+        self.refuse_fixed(self.services.fleet.agent(made.name), made)
+        place = await self.try_code(made)
         async with self._hold_idle(made.name):
             fields = {"agent": made.name, "release": made.release, "what": before,
                       "back_to": back_to, "actor": str(order.principal)}  # fmt: skip
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
+
+    async def promote(self, order: Order, made: Agent, before: str) -> None:
+        """Make a candidate, whose snapshot is at hand, the release. Raises as `release`."""
+        async with self.order_lock:
+            await self._make_release(order, made, before)
 
     async def rollback(
         self,
@@ -164,8 +170,8 @@ class Releases(Struct):
         nothing is changed. Raises as `release`; if the policy was published by then, what is
         raised says so.
         """
-        self._check_order(order, name, "agent_rollback")
-        async with self._lock:
+        self.check_order(order, name, "agent_rollback")
+        async with self.order_lock:
             periods = read_release_history(self.services.store.ledger, name, runs=False)
             before, target = periods[0].release, _find_former(periods, name, to)
             answer = {
@@ -188,8 +194,8 @@ class Releases(Struct):
                 await self._make_release(order, made, before, target.entry)
                 return {**answer, "changed": True}
             # What refuses the release is found before anything is published.
-            self._refuse_fixed(self.services.fleet.agent(name), made)
-            await self._try_code(made)
+            self.refuse_fixed(self.services.fleet.agent(name), made)
+            await self.try_code(made)
             published = await publish(target.policy_rev)
             answer["policy"] = published
             if not published["ok"]:
@@ -207,7 +213,7 @@ class Releases(Struct):
                 raise type(error)(what, where=error.where, mend=mend) from error
             return {**answer, "changed": True}
 
-    def _read_folder(self, name: str) -> Agent:
+    def read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
         from vedette.config.fleet import read_fleet
 
@@ -230,7 +236,7 @@ class Releases(Struct):
         except BadFleet as error:
             raise BadCommand(error.what, where=error.where, mend=error.mend) from error
 
-    def _refuse_fixed(self, current: Agent, release: Agent) -> None:
+    def refuse_fixed(self, current: Agent, release: Agent) -> None:
         """Raise BadCommand for what parts of the fleet were made of that do not change."""
         changed = (n for n in _FIXED_FIELDS if getattr(current, n) != getattr(release, n))
         fixed = list(dict.fromkeys(_FIXED_FIELDS[name] for name in changed))
@@ -250,7 +256,7 @@ class Releases(Struct):
                 f"{release.name}: {gap}", where=f"{release.name}/agent.yaml", mend=mend
             )
 
-    async def _try_code(self, release: Agent) -> Callable[[], None]:
+    async def try_code(self, release: Agent) -> Callable[[], None]:
         """Load the code of a release beside the present one; return what puts it in place.
 
         Raises BadCommand with the file and line of the agent's code where that failed.
@@ -362,6 +368,8 @@ class Releases(Struct):
         """
         services, name, lessons = self.services, release.name, self.lessons
         services.fleet.replace(release)
+        services.fleet.candidates.pop(name, None)  # that was compared with the one before
+        services.candidate_code.pop(name, None)
         install()
         if name in lessons.agents:
             lessons.agents[name] = release
@@ -414,7 +422,7 @@ class Releases(Struct):
         self._read_ledger()
         for name in list(self._wanted_releases):
             if self._has_changed(name):
-                async with self._lock:
+                async with self.order_lock:
                     # A person's order that was waited for here may have made another since.
                     self._read_ledger()
                     if self._has_changed(name):
@@ -434,8 +442,8 @@ class Releases(Struct):
             return
         try:
             made = self._find_release(name, release)
-            self._refuse_fixed(was, made)
-            place = await self._try_code(made)
+            self.refuse_fixed(was, made)
+            place = await self.try_code(made)
             async with self._hold_idle(name):
                 await self._install(made, place)
         except BadCommand as error:
@@ -473,7 +481,7 @@ class Releases(Struct):
         found = load_released_agent(self.settings, name, release, now_us=now_us)
         if found is not None:
             return found
-        made = self._read_folder(name)
+        made = self.read_folder(name)
         if made.release != release:
             what = f"its folder here is {made.release[:12]}"
             raise BadCommand(what, mend="bring the same folder here; it is taken up then")
@@ -499,7 +507,8 @@ class Releases(Struct):
                 now = known[1]
             except (OSError, BadFleet):
                 now = ""
-            if now != agent.release:
+            candidate = self.services.fleet.candidates.get(name)
+            if now not in (agent.release, candidate and candidate.agent.release):
                 found.append(ChangedAgent(name, agent.release, now))
         return found
 

@@ -1,8 +1,9 @@
 """Withheld folders: content of an agent's folder that a start does not release.
 
-Who rolls an agent back leaves its folder as it is. So that a restart does not bring back what was
-taken back, the ledger's release runs on out of its snapshot for as long as the folder has
-that content; anything else that lies there is released by a start as ever.
+Who rolls an agent back, or begins a canary, leaves its folder as it is. So that a restart does not
+bring back what was taken back, or give a candidate every key, the release that the ledger names
+runs on out of its snapshot for as long as the folder has that content; anything else that lies
+there is released by a start as ever.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ class Withheld(Struct):
 def find_withheld(record: EntryLog) -> Mapping[str, Withheld]:
     """Return, by agent, the release that the ledger names and the folder contents it withholds."""
     found: dict[str, Withheld] = {}
-    for _, raw, _, _ in record.walk(RELEASE_KINDS):
+    for _, raw, _, _ in record.walk((*RELEASE_KINDS, "canary.started")):
         entry = orjson.loads(raw)
+        if entry["kind"] == "canary.started":
+            # The folder's content is a candidate's, whatever comes of it, until it is released.
+            known = found.setdefault(entry["agent"], Withheld(entry["what"]))
+            known.contents.add(entry["release"])
+            continue
         for name, release in releases_of(entry).items():
-            known = found.get(name)
+            before = found.get(name)
             if entry.get("back_to") is not None:
-                contents = set() if known is None else known.contents
+                contents = set() if before is None else before.contents
                 found[name] = Withheld(release, (contents | {entry["what"]}) - {release})
-            elif known is None or entry["kind"] == "agent.released" or release != known.release:
+            elif before is None or entry["kind"] == "agent.released" or release != before.release:
                 found[name] = Withheld(release)
     return found
 
@@ -67,7 +73,7 @@ def keep_released(loaded: LoadedFleet, settings: Settings, record: EntryLog) -> 
         loaded.fleet.replace(released)
         told.append(
             f"{name} runs release {withheld.release[:12]}: its folder still holds "
-            f"{agent.release[:12]}, which was taken back; `vedette agent release {name}` makes it "
-            "the release"
+            f"{agent.release[:12]}, which was taken back or is tried in a canary; "
+            f"`vedette agent release {name}` makes it the release"
         )
     return told

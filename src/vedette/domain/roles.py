@@ -57,6 +57,8 @@ WRITE_VERBS: Mapping[str, frozenset[Role]] = {
     "rotate_key": _OPERATOR,
     "agent_release": _OPERATOR,
     "agent_rollback": _OPERATOR,
+    "agent_canary": _OPERATOR,
+    "agent_canary_end": _OPERATOR,
     "expire": _OPERATOR,
     "let_go": _OPERATOR,
     "settle_restore": _OPERATOR,

@@ -104,7 +104,7 @@ class RunContext(Struct):
         """Read what the store knows of a run. Raises BadFleet if it outlived its agent, Permanent
         if what was recorded of it is not what the ledger says.
         """
-        agent = services.fleet.agent(run.agent)
+        agent = services.fleet.release_of(run.agent, run.key, run.position)
         context = cls(services, run, epoch, agent, event, [], subject=subject_of(event))
         context.is_resumed = run.steps > 0
         before = services.keys.adopt_lease(run.agent, run.key, epoch)

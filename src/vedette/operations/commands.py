@@ -87,6 +87,25 @@ class AgentReleaser(Protocol):
     def changed_agents(self) -> Sequence[ChangedAgent]: ...
 
 
+class CanaryKeeper(Protocol):
+    """What carries out the orders of canaries (see `vedette.app.canaries`)."""
+
+    async def start(
+        self,
+        order: Order,
+        name: str,
+        share_milli: int,
+        for_us: int = ...,
+        min_runs: int = ...,
+        *,
+        promote: bool = False,
+    ) -> dict[str, Any]: ...
+
+    async def end(self, order: Order, name: str) -> dict[str, Any]: ...
+
+    def to_json(self) -> list[dict[str, Any]]: ...
+
+
 class Order(Struct, frozen=True):
     """An order: who wants something, why, under which id (a repeat of the id is the same order)."""
 
@@ -112,6 +131,7 @@ class Commands(Struct):
     clock_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     curation: Curation | None = None
     releases: AgentReleaser | None = None
+    canaries: CanaryKeeper | None = None
 
     # --- events -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from tests.oidc import Provider, find_node, new_key
 
-from vedette.app import releases
+from vedette.app import canaries, releases
 from vedette.config.deployment import Deployment, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
@@ -137,6 +137,7 @@ async def test_every_role_with_every_verb(
                 "explain": "explain/run_0",
                 "changes": "changes?after=0",
                 "erasable": "erasable?entry=1",
+                "releases": "releases?agent=inbox_triage",
             }.get(read, read)
             for role in ROLES:
                 status, answer = await served.ask("GET", path, tokens[role])
@@ -466,8 +467,8 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
         named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
-        named = {**named, "agent": "x"}
-        for module in (approvals, undo, releases):
+        named = {**named, "agent": "x", "share_milli": 100}
+        for module in (approvals, undo, releases, canaries):
             questions += [
                 (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()

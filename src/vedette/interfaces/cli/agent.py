@@ -12,7 +12,7 @@ from vedette.app.stores import store_reader
 from vedette.interfaces.cli.agent_import import import_
 from vedette.interfaces.cli.agent_mode import mode
 from vedette.interfaces.cli.agent_new import new
-from vedette.interfaces.cli.agent_releases import diff, history, release, rollback
+from vedette.interfaces.cli.agent_releases import canary, diff, history, release, rollback
 from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
 from vedette.interfaces.cli.output import format_table, format_time, print_result, sanitize_text
 
@@ -32,7 +32,7 @@ def agent() -> None:
 agent.add_command(new)
 agent.add_command(import_)
 agent.add_command(mode)
-for command in (release, history, diff, rollback):
+for command in (release, history, diff, rollback, canary):
     agent.add_command(command)
 
 

@@ -1,14 +1,15 @@
-"""`vedette agent release | history | diff | rollback`: an agent's releases."""
+"""`vedette agent release | history | diff | rollback | canary`: an agent's releases."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vedette.app.stores import store_reader
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.fleet import current_settings, parse_length, refuse_options
 from vedette.interfaces.cli.orders import (
     OrderCommand,
     OrderOptions,
@@ -157,6 +158,90 @@ def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOpt
     lines.append(f"memory: {changes or 'no'} promotions, retirements and restorations since")
     print_result(done, "\n".join([*lines, *deferred_note(done, "it runs")]))
     return 0
+
+
+@click.command(cls=OrderCommand, needs_reason=False)
+@click.argument("name")
+@click.option("--share", metavar="PERCENT", help="Begin one: of its keys, as 10%.")
+@click.option("--for", "for_", metavar="DURATION", help="How long it runs; 2h if not said.")
+@click.option("--min-runs", type=click.IntRange(min=1), help="Fewer prove nothing; 50 if not said.")
+@click.option("--promote", is_flag=True, help="Release it if its time ends without a fault.")
+@click.option("--end", is_flag=True, help="End it: its keys are the release's again.")
+def canary(
+    name: str, share: str | None, for_: str | None, min_runs: int | None, promote: bool, end: bool,
+    order: OrderOptions,
+) -> None:  # fmt: skip
+    """Run the folder of the agent NAME beside its release, for a share of its keys; or show that.
+
+    A key has the same side for as long as the canary runs; runs that were begun before it end on
+    the release. Where the candidate's keys show more errors, holds, cost or corrections than
+    chance allows, the engine aborts it. Without an option what runs is shown.
+    """
+    settings = current_settings()
+    if share is not None and end:
+        raise click.UsageError("--share and --end exclude each other")
+    if share is None:
+        refuse_options(("for_", "min_runs", "promote"), "is for --share")
+    if share is None and not end:
+        refuse_options(("reason", "command_id"), "is for --share or --end")
+        _show_canary(settings, name)
+        return
+    order.require_reason()
+    if end:
+        done = submit_command(settings, "agent_canary_end", {"agent": name}, order)
+        print_result(done, f"{name}: its canary is over; release {done['release'][:_SHORT]} runs")
+        return
+    args = {
+        "agent": name, "share_milli": _parse_share(str(share)), "min_runs": min_runs,
+        "for_us": None if for_ is None else parse_length(for_, "--for 2h"),
+        "promote": promote or None,
+    }  # fmt: skip
+    done = submit_command(settings, "agent_canary", args, order)
+    print_result(done, "\n".join(canary_lines(done)))
+
+
+def _show_canary(settings: Settings, name: str) -> None:
+    from vedette.interfaces.http.local_client import LocalClient
+
+    client = LocalClient(settings.state)
+    running = client.status()["canaries"] if client.is_alive() else []
+    found = next((one for one in running if one["agent"] == name), None)
+    none = f"{name} has no canary" + ("" if client.is_alive() else "; no fleet runs here")
+    print_result(found, none if found is None else "\n".join(canary_lines(found)))
+
+
+def canary_lines(one: Mapping[str, Any]) -> list[str]:
+    """Return what is printed of a running canary, line by line."""
+    ours, theirs = one["candidate_side"], one["baseline_side"]
+    wants = "it is released then" if one["promotes"] else "a person releases it then"
+    lines = [
+        f"canary: {one['agent']} tries {one['candidate'][:_SHORT]} beside "
+        f"{one['release'][:_SHORT]} for {one['share_milli'] / 10:g}% of its keys until "
+        f"{format_time(one['until'])}; {wants}",
+        f"  {ours['runs']:,} runs of {ours['keys']:,} keys, beside {theirs['runs']:,} of "
+        f"{theirs['keys']:,}",
+    ]
+    for measure, marked in ours["marked"].items():
+        if marked or theirs["marked"][measure]:
+            chance = one["probability_millionth"][measure] / 1e6
+            lines.append(
+                f"  {measure}: {marked} keys beside {theirs['marked'][measure]} "
+                f"(chance {chance:.6f}, aborted at {one['bound_millionth'] / 1e6:.6f})"
+            )
+    return lines
+
+
+def _parse_share(text: str) -> int:
+    """Return a share of keys in thousandths. Raises click.BadParameter."""
+    try:
+        milli = float(text.removesuffix("%")) * 10
+    except ValueError:
+        milli = -1.0
+    if not text.endswith("%") or not 1 <= milli <= 500 or milli != int(milli):
+        raise click.BadParameter(
+            f"{text!r} is no share: between 0.1% and 50%", param_hint="--share"
+        )
+    return int(milli)
 
 
 def _folder(agent: Agent) -> Any:

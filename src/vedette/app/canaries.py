@@ -1,0 +1,457 @@
+"""Canaries: candidate releases that run beside an agent's, for a share of its keys.
+
+A canary is what the ledger says it is: `canary.started` begins it, and what both sides did since is
+read off the entries after it. The engine ends it with `canary.aborted` where the candidate does
+worse (`vedette.operations.canary_comparison`), or with `canary.ended`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from msgspec import Struct, field
+
+from vedette.app.candidate_code import OpenedCode
+from vedette.config.released_agents import load_released_agent
+from vedette.domain.agent import Agent, Candidate
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import BadCommand, StoreFailed, Unavailable, VedetteError
+from vedette.domain.entry import CANARY_KINDS, Body, Draft
+from vedette.domain.identity import ENGINE
+from vedette.engine.reservation import find_budget_gap
+from vedette.operations.canary_comparison import COSTS, Comparison, Look
+from vedette.operations.commands import Commands, Order
+
+if TYPE_CHECKING:
+    from vedette.app.releases import Releases
+
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "agent_canary": {
+        "agent": str, "share_milli": int, "for_us": int, "min_runs": int, "promote": bool,
+    },
+    "agent_canary_end": {"agent": str},
+}  # fmt: skip
+NEEDED = dict.fromkeys(VERBS, "agent")
+
+FOR_US = 2 * 3_600_000_000
+MIN_RUNS = 50
+MAX_SHARE_MILLI = 500
+_MAX_FOR_US = 31 * 86_400_000_000
+_EVERY_S = 1.0
+# How many entries are read at a time, before others have their turn of the loop.
+_SLICE = 500
+# How long what a candidate is at may take to end before its workers are.
+_LINGER_S = 30.0
+_READ_KINDS = (
+    "turn.reasoned", "run.closed", "run.dead", "run.corrected", "action.decided",
+    "effect.failed", "effect.unknown", "hold.denied", "hold.approved",
+    "budget.settled",
+)  # fmt: skip
+_FAILURES = frozenset({"run.dead", "effect.failed", "effect.unknown"})
+
+
+class RunningCanary(Struct):
+    """A canary that runs: its candidate, what it is compared with, and what it is to come to."""
+
+    candidate: Candidate
+    baseline: str
+    until_us: int
+    min_runs: int
+    promotes: bool
+    opened: OpenedCode
+    comparison: Comparison
+    last: Look | None = None
+
+    @property
+    def agent(self) -> Agent:
+        """Return the candidate as it is declared."""
+        return self.candidate.agent
+
+    @property
+    def is_faulty(self) -> bool:
+        """Say whether its last look found the candidate worse."""
+        return self.last is not None and self.last.fault is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        look = self.comparison.preview(self.comparison.looks + 1)
+        return {
+            "agent": self.agent.name,
+            "release": self.baseline,
+            "candidate": self.agent.release,
+            "entry": self.candidate.since,
+            "share_milli": self.candidate.share_milli,
+            "until": self.until_us,
+            "min_runs": self.min_runs,
+            "promotes": self.promotes,
+            **look.to_json(),
+        }
+
+
+class Canaries(Struct):
+    """The canaries of one running fleet, by agent. Belongs to its event loop."""
+
+    releases: Releases
+    open_code: Callable[[Agent], Awaitable[OpenedCode]]
+    running: dict[str, RunningCanary] = field(default_factory=dict)
+    _last_seq: int = 0
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    # --- a person's orders ----------------------------------------------------------------------
+
+    async def start(
+        self,
+        order: Order,
+        name: str,
+        share_milli: int,
+        for_us: int = FOR_US,
+        min_runs: int = MIN_RUNS,
+        *,
+        promote: bool = False,
+    ) -> dict[str, Any]:
+        """Let the present content of an agent's folder run beside its release.
+
+        Raises as `Releases.release`; then nothing was changed.
+        """
+        self.releases.check_order(order, name, "agent_canary")
+        _check_numbers(share_milli, for_us, min_runs)
+        self._refuse_place(name)
+        services = self.releases.services
+        async with self.releases.order_lock:
+            if name in self.running:
+                mend = "end it first: vedette agent canary --end"
+                raise BadCommand(f"{name} has a canary already", mend=mend)
+            current, made = services.fleet.agent(name), self.releases.read_folder(name)
+            if made.release == current.release:
+                mend = "change it, or see `vedette agent diff`"
+                raise BadCommand(f"the folder of {name} is the release that runs", mend=mend)
+            self._refuse_changes(current, made)
+            await self.releases.try_code(made)
+            opened = await self._open(made)
+            until_us = services.clock.now_us() + for_us
+            fields = {
+                "agent": name, "release": made.release, "what": current.release,
+                "share_milli": share_milli, "until": until_us, "limit": min_runs,
+                "outcome": "promote" if promote else "ask", "actor": str(order.principal),
+            }  # fmt: skip
+            # Until the candidate is in its place nothing of its keys is begun.
+            services.stops.pause(name, "canary")
+            try:
+                started = Draft("canary.started", fields, body=order.body())
+                since = await services.store.commands.append_entries(
+                    [started], command=order.command_id
+                )
+                canary = _make_canary(made, opened, {**fields, "seq": since})
+                self._put(canary)
+            except BaseException:
+                opened.close()
+                raise
+            finally:
+                services.stops.unpause(name, "canary")
+        return canary.to_json()
+
+    async def end(self, order: Order, name: str) -> dict[str, Any]:
+        """End an agent's canary; its keys are the release's again."""
+        self.releases.check_order(order, name, "agent_canary_end")
+        async with self._lock:
+            canary = self.running.get(name)
+            if canary is None:
+                raise BadCommand(f"{name} has no canary")
+            look = canary.comparison.preview(canary.comparison.looks + 1)
+            fields = {"outcome": "person", "actor": str(order.principal)}
+            body = {"reason": order.reason, **look.to_json()}
+            await self._end(canary, "canary.ended", fields, body, order.command_id)
+        return {"agent": name, "release": canary.baseline, **look.to_json()}
+
+    def _refuse_place(self, name: str) -> None:
+        settings = self.releases.settings
+        if settings.store.visit:
+            raise Unavailable("a canary runs in a running fleet", mend="start it: vedette run")
+        if self.releases.services.store.cluster.multi_worker:
+            what = "a store of several workers takes no canary: they share no look at the ledger"
+            raise BadCommand(what, mend="release it to all with `vedette agent release`")
+        if settings.deployment.gateway.is_remote(name):
+            what = f"{name} is judged on another host, which has one release of it"
+            raise BadCommand(what, mend="release it with `vedette agent release`")
+
+    def _refuse_changes(self, current: Agent, made: Agent) -> None:
+        self.releases.refuse_fixed(current, made)
+        where = f"{made.name}/agent.yaml"
+        if made.last_reasoner != "judge":
+            what = f"{made.name} is reasoned for by {made.last_reasoner}; a canary takes judges"
+            raise BadCommand(what, where=where, mend="release it with `vedette agent release`")
+        changed = [name for name, shown in (("subscriptions", "triggers"), ("scopes", "memory"))
+                   if getattr(current, name) != getattr(made, name) and shown]  # fmt: skip
+        if changed:
+            what = f"a canary cannot change {', '.join(changed)}: both sides see the same"
+            raise BadCommand(what, where=where, mend="release it with `vedette agent release`")
+
+    async def _open(self, agent: Agent) -> OpenedCode:
+        try:
+            return await self.open_code(agent)
+        except VedetteError as error:
+            raise BadCommand(error.what, where=error.where, mend=error.mend) from error
+
+    # --- what the ledger says -------------------------------------------------------------------
+
+    async def restore(self) -> list[str]:
+        """Take up the canaries that the ledger says run; return what a person should see of it."""
+        store, told = self.releases.services.store, []
+        open_entries: dict[str, dict[str, Any]] = {}
+        for _, raw, _, _ in store.ledger.walk(CANARY_KINDS):
+            entry = orjson.loads(raw)
+            open_entries.pop(entry["agent"], None)
+            if entry["kind"] == "canary.started":
+                open_entries[entry["agent"]] = entry
+        for name, entry in open_entries.items():
+            why = await self._take_up(name, entry)
+            if why is not None:
+                told.append(f"the canary of {name} is over: {why}")
+                fields = {"agent": name, "release": entry["release"], "what": entry["what"],
+                          "outcome": "release", "actor": str(ENGINE)}  # fmt: skip
+                body = Body(canonical_json({"reason": why}))
+                await store.commands.append_entries([Draft("canary.ended", fields, body=body)])
+        return told
+
+    async def _take_up(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """Take up a canary; return why it cannot go on."""
+        agent = self.releases.services.fleet.agents.get(name)
+        if agent is None or agent.release != entry["what"]:
+            return "another release of it was made"
+        try:
+            made = load_released_agent(self.releases.settings, name, entry["release"])
+            if made is None:
+                return "the files of its candidate are not kept"
+            self._refuse_place(name)
+            self._refuse_changes(agent, made)
+            self._put(_make_canary(made, await self._open(made), entry))
+        except VedetteError as error:
+            return str(error)
+        return None
+
+    def _put(self, canary: RunningCanary) -> None:
+        """Let a candidate run. Nothing is awaited: no turn sees half of it."""
+        services, name = self.releases.services, canary.agent.name
+        self.running[name] = canary
+        self._last_seq = min(self._last_seq or canary.candidate.since, canary.candidate.since)
+        services.candidate_code[name] = canary.opened.code
+        services.fleet.candidates[name] = canary.candidate
+
+    async def tick(self) -> list[str]:
+        """Read on, and end what is to end; return what a person should see. Raises StoreFailed."""
+        if not self.running:
+            return []
+        async with self._lock:
+            await self._read_on()
+            told = [await self._judge(canary) for canary in list(self.running.values())]
+        return [line for line in told if line]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the canaries that run, as `status --json` prints them."""
+        return [canary.to_json() for canary in self.running.values()]
+
+    async def watch(self, trouble: Callable[[str], None]) -> None:
+        """Compare the canaries for as long as the fleet runs."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            with suppress(StoreFailed):  # it is asked again
+                for line in await self.tick():
+                    trouble(line)
+
+    async def _read_on(self) -> None:
+        store = self.releases.services.store
+        keys: dict[str, str] = {}
+        while True:
+            count = 0
+            for seq, raw, _, _ in store.ledger.walk(_READ_KINDS, self._last_seq):
+                self._last_seq, count = seq, count + 1
+                entry = orjson.loads(raw)
+                canary = self.running.get(entry.get("agent", ""))
+                if canary is not None:
+                    self._take_in(canary, entry, keys)
+                    if canary.comparison.is_due:
+                        # Here, not later: whoever reads this again makes the same looks.
+                        canary.last = canary.comparison.look()
+                if count == _SLICE:
+                    break
+            if count < _SLICE:
+                return
+            await asyncio.sleep(0)
+
+    def _take_in(
+        self, canary: RunningCanary, entry: Mapping[str, Any], keys: dict[str, str]
+    ) -> None:
+        if (
+            entry["seq"] <= canary.candidate.since
+            or entry.get("about", 0) <= canary.candidate.since
+        ):
+            return  # of a run that was begun before
+        runs, id, kind = self.releases.services.store.runs, entry.get("run"), entry["kind"]
+        if id is None:
+            return
+        if (key := keys.get(id)) is None:
+            run = runs.run(id)
+            if run is None:
+                return
+            key = keys[id] = run.key
+        comparison = canary.comparison
+        if kind == "turn.reasoned" and entry["turn"] == 1:
+            event = runs.event_at(entry["about"]) if entry.get("label") == "undo" else None
+            if event is not None and event.is_undo:
+                comparison.mark(key, "corrections")
+            else:
+                comparison.count_run(key)
+        elif kind == "run.closed" and "confidence_milli" in entry:
+            comparison.count_run(key)
+        elif kind in _FAILURES:
+            if kind == "run.dead" and (dead := runs.run(id)) is not None and not dead.turn:
+                comparison.count_run(key)
+            comparison.mark(key, "errors")
+        elif kind == "action.decided":
+            # In mode observe it is denied, and what it would have been is told.
+            outcome = entry.get("would") or entry["outcome"]
+            if outcome == "permit":
+                comparison.spend(key, "actions", 1)
+            elif outcome == "hold" and entry.get("wait") in ("approval", None):
+                comparison.mark(key, "holds")
+        elif kind == "hold.denied" or (kind == "run.corrected" and entry["outcome"] == "wrong"):
+            comparison.mark(key, "corrections")
+        elif kind == "budget.settled":
+            for unit, amount in (entry.get("spend") or {}).items():
+                if unit in COSTS:
+                    comparison.spend(key, unit, amount)
+
+    async def _judge(self, canary: RunningCanary) -> str | None:
+        """End a canary that is to end; return what a person should see of it."""
+        services, name = self.releases.services, canary.agent.name
+        if services.fleet.candidates.get(name) is not canary.candidate:
+            # Another release was made, and has taken its place already.
+            await self._end(canary, "canary.ended", {"outcome": "release"}, {})
+            return f"{name}: its canary is over, as another release of it was made"
+        is_over = services.clock.now_us() >= canary.until_us
+        if (gap := find_budget_gap(services.budgets, canary.agent)) is not None:
+            await self._end(canary, "canary.aborted", {"rule": "budget"}, {"reason": gap})
+            return f"{name}: its canary was aborted: {gap}"
+        if canary.is_faulty:
+            return await self._abort(canary)
+        return await self._finish(canary) if is_over else None
+
+    async def _abort(self, canary: RunningCanary) -> str:
+        """End a canary whose last look found its candidate worse."""
+        look = canary.last
+        assert look is not None
+        await self._end(canary, "canary.aborted", {"rule": look.fault}, look.to_json())
+        return f"{canary.agent.name}: {_abort_text(canary, look)}"
+
+    async def _finish(self, canary: RunningCanary) -> str:
+        """End a canary whose time is over; make its candidate the release, if that was wanted."""
+        name = canary.agent.name
+        canary.last = look = canary.comparison.look()
+        if look.fault is not None:
+            return await self._abort(canary)
+        if look.candidate.runs < canary.min_runs:
+            await self._end(canary, "canary.ended", {"outcome": "few"}, look.to_json())
+            return f"{name}: its canary is over; {look.candidate.runs} runs prove nothing"
+        outcome = "promote" if canary.promotes else "ask"
+        await self._end(canary, "canary.ended", {"outcome": outcome}, look.to_json())
+        if not canary.promotes:
+            return f"{name}: its canary is over without a fault; `vedette agent release {name}`"
+        order = Order(ENGINE, f"its canary (entry {canary.candidate.since}) showed no fault")
+        try:
+            await self.releases.promote(order, canary.agent, canary.baseline)
+        except VedetteError as error:
+            return f"{name}: its canary showed no fault, and it could not be released: {error}"
+        return f"{name}: its canary showed no fault; release {canary.agent.release[:12]} runs"
+
+    async def _end(
+        self,
+        canary: RunningCanary,
+        kind: str,
+        fields: Mapping[str, Any],
+        body: Mapping[str, Any],
+        command: str | None = None,
+    ) -> None:
+        """Make the end of a canary durable, then give its keys back."""
+        services, name = self.releases.services, canary.agent.name
+        about = {"agent": name, "release": canary.agent.release, "what": canary.baseline}
+        draft = Draft(
+            kind, {**about, "actor": str(ENGINE), **fields}, body=Body(canonical_json(dict(body)))
+        )
+        await services.store.commands.append_entries([draft], command=command)
+        del self.running[name]
+        if services.fleet.candidates.get(name) is canary.candidate:
+            del services.fleet.candidates[name], services.candidate_code[name]
+        closing = asyncio.create_task(self._close_code(canary), name=f"canary of {name}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close_code(self, canary: RunningCanary) -> None:
+        """Let go of a candidate's workers once nobody waits for them, in a bounded time."""
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                while self.releases.dispatcher.is_active(canary.agent.name):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pass
+        finally:
+            canary.opened.close()
+
+    async def close(self) -> None:
+        """Let go of all candidates' workers; the canaries go on with the next start."""
+        for task in list(self._closing):
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        for canary in self.running.values():
+            canary.opened.close()
+        self.running.clear()
+
+
+def _make_canary(made: Agent, opened: OpenedCode, entry: Mapping[str, Any]) -> RunningCanary:
+    candidate = Candidate(made, entry["seq"], entry["share_milli"])
+    return RunningCanary(
+        candidate,
+        entry["what"],
+        entry["until"],
+        entry["limit"],
+        entry["outcome"] == "promote",
+        opened,
+        Comparison(candidate.has_key),
+    )
+
+
+def _check_numbers(share_milli: int, for_us: int, min_runs: int) -> None:
+    if not 1 <= share_milli <= MAX_SHARE_MILLI:
+        what = f"a share of {share_milli / 10:g}% is none that can be compared"
+        raise BadCommand(what, mend="between 0.1% and 50%")
+    if not 1_000_000 <= for_us <= _MAX_FOR_US:
+        raise BadCommand("a canary takes between a second and 31 days", mend="--for 2h")
+    if not 1 <= min_runs < 2**31:
+        raise BadCommand("at least one run", mend="--min-runs 50")
+
+
+def _abort_text(canary: RunningCanary, look: Look) -> str:
+    fault = look.fault or ""
+    ours, theirs = look.candidate, look.baseline
+    return (
+        f"its canary was aborted for {fault}: {ours.marked[fault]} of {ours.keys} keys, where "
+        f"release {canary.baseline[:12]} has {theirs.marked[fault]} of {theirs.keys}"
+    )
+
+
+async def dispatch(
+    commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Have `Canaries` carry out a verb of VERBS. Raises as its methods do."""
+    if commands.canaries is None:
+        raise BadCommand("this fleet's agents are released elsewhere")
+    given = dict(args)
+    if verb == "agent_canary_end":
+        return await commands.canaries.end(order, given["agent"])
+    if "share_milli" not in given:
+        raise BadCommand("agent_canary: share_milli is missing", mend="give share_milli")
+    return await commands.canaries.start(order, given.pop("agent"), **given)
