@@ -263,6 +263,13 @@ def writes(made: Scene) -> None:
     made.do("tool list", "--mcp", "words")
     made.do("tool add", "front_desk", "--mcp", "words", "--tool", "echo", "--yes")
     made.do("agent release", "inbox_triage", *why)
+    agent = made.folder / "agents/inbox_triage/instruction.md"
+    agent.write_text(agent.read_text("utf-8") + "\nBe brief.\n", "utf-8")
+    made.do("agent diff", "inbox_triage")
+    made.give("run", "--until-idle", "--plain")  # a start releases it
+    made.do("agent history", "inbox_triage")
+    made.do("agent rollback", "inbox_triage", *why)
+    made.do("agent canary", "inbox_triage")
     made.do("policy publish", "--yes", *why)
     made.do("policy rollback", "1", "--yes", *why)
     made.do("undo", done_effect(made), *why)

@@ -466,7 +466,12 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
             for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
-        named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
+        named: dict[str, Any] = {
+            "hold": "hold_1",
+            "holds": {"hold_1": "d"},
+            "text": "x",
+            "effect": "eff_1",
+        }
         named = {**named, "agent": "x", "share_milli": 100}
         for module in (approvals, undo, releases, canaries):
             questions += [

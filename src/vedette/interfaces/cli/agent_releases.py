@@ -207,7 +207,8 @@ def _show_canary(settings: Settings, name: str) -> None:
     running = client.status()["canaries"] if client.is_alive() else []
     found = next((one for one in running if one["agent"] == name), None)
     none = f"{name} has no canary" + ("" if client.is_alive() else "; no fleet runs here")
-    print_result(found, none if found is None else "\n".join(canary_lines(found)))
+    text = none if found is None else "\n".join(canary_lines(found))
+    print_result({"agent": name, "canary": found}, text)
 
 
 def canary_lines(one: Mapping[str, Any]) -> list[str]:
