@@ -363,7 +363,8 @@ def asked(made: Scene, url: str) -> None:
 
 # They need a service, a database, a box or a process of their own; or print what is no prose.
 LEFT_OUT = {"agent import", "completion", "migrate", "pubsub", "restore", "worker"}
-FINDS = {"check --live"}  # it warns of a memory that has expired, and of what this machine lacks
+# It warns of a memory that has expired, and of what this machine lacks; there is a difference.
+FINDS = {"check --live", "agent diff"}
 
 
 def leaves(context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct, field
 
 from vedette.app.candidate_code import OpenedCode
-from vedette.config.released_agents import load_released_agent
+from vedette.config.agent_snapshot import load_released_agent
 from vedette.domain.agent import Agent, Candidate
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, StoreFailed, Unavailable, VedetteError

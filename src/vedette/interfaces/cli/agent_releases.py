@@ -253,7 +253,7 @@ def _folder(agent: Agent) -> Any:
 
 def _load_side(settings: Settings, name: str, side: str) -> tuple[Agent, str]:
     """Return an agent as one side of a comparison declares it, and the side's name."""
-    from vedette.config.released_agents import load_released_agent
+    from vedette.config.agent_snapshot import load_released_agent
     from vedette.domain.base.clock import SystemClock
     from vedette.interfaces.cli.fleet import find_agent, load_agents
     from vedette.ledger.history.release_history import find_release, read_release_history
