@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.app.canaries import Canaries
+from vedette.app.canary_code import open_canary_code
 from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
 from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
+from vedette.app.start_releases import apply_start_releases
 from vedette.app.stores import ledger_key_name, open_store
 from vedette.app.workers import (
     Containment,
@@ -92,6 +96,7 @@ class App:
     dispatcher: Dispatcher
     rollout: Rollout
     releases: Releases
+    canaries: Canaries
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     model_pool: WorkerPool | None = None
@@ -124,6 +129,7 @@ class App:
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
+        await self.canaries.close()
         await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
@@ -190,6 +196,7 @@ async def _open_app(
     jump = _begin_clock(fleet_clock, store)
     metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
+        waiting = apply_start_releases(loaded, settings, store.ledger)
         snapshot_fleet(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, fork_server)
         model_pool = None if reasoners else open_model_pool(settings, fleet, metrics)
@@ -230,7 +237,7 @@ async def _open_app(
             if each is not None:
                 each.close()
         raise
-    troubles += [*closed, *banks.remarks]
+    troubles += [*waiting, *closed, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "
@@ -245,12 +252,15 @@ async def _open_app(
     commands = await _commands(settings, services, store, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
     releases = Releases(settings, services, lessons, dispatcher, rollout, scopes)
-    commands.releases = releases
+    canaries = Canaries(releases, partial(open_canary_code, settings, services, lessons))
+    commands.releases, commands.canaries = releases, canaries
     if not settings.store.visit:
         rollout.load_releases = releases.live_agents
+        troubles += await canaries.restore()
     return App(
         settings, loaded, services, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, troubles, pool, model_pool, fed, contained, StateIdentity.of(settings.state),
+        releases, canaries, troubles, pool, model_pool, fed, contained,
+        StateIdentity.of(settings.state),
     )  # fmt: skip
 
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from msgspec.structs import replace
 
-from vedette.config.snapshot import RELEASES_FOLDER, find_snapshot
+from vedette.config.agent_snapshot import load_released_agent
+from vedette.config.snapshot import RELEASES_FOLDER
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock
+from vedette.domain.base.errors import BadCommand
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.ports.reasoner import Reasoner
 from vedette.operations.judge_key_state import JudgeRelease
@@ -142,19 +143,12 @@ class JudgeReleases:
 
     def _load_release(self, name: str, release: str) -> Agent | None:
         """Return a release of an agent as its snapshot declares it; None if it is not kept."""
-        from vedette.config.fleet import read_fleet
-
         present = self._agents.get(name)
         if present is not None and present.release == release:
             return present
-        snapshot = find_snapshot(self._settings.state, release, name)
-        if snapshot is None:
-            return None
-        release_settings = replace(self._settings, agents=snapshot.folder.parent)
-        agents, _, _ = read_fleet(self._settings.root, release_settings)
-        if name not in agents:
-            return None
-        return replace(agents[name], folder=str(snapshot.folder), release=release)
+        with suppress(BadCommand):
+            return load_released_agent(self._settings, name, release)
+        return None
 
     def _load_lessons(self, agent: Agent, at_us: int) -> list[Memory]:
         from vedette.memory.training_set import Lessons

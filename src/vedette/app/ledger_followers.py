@@ -25,7 +25,7 @@ def build_followers(
     """
     from vedette.config.deployment import TelemetryPlan
 
-    found: list[tuple[str, Coroutine[Any, Any, None]]] = []
+    found: list[tuple[str, Coroutine[Any, Any, None]]] = [("canaries", app.canaries.watch(trouble))]
     if app.settings.deployment.telemetry != TelemetryPlan():
         from vedette.app.followers.telemetry import telemetry_followers
 

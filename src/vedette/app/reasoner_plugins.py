@@ -36,7 +36,8 @@ class WorkerContext(ReasonerContext, frozen=True):
     """What is wired into a fleet's reasoners, beside what any plugin is given.
 
     `pool` is None where agents' code runs in the engine's process; with one `tools.prepare` is told
-    of an agent whose tools are about to be needed. `model_pool` is where models are asked from,
+    of an agent whose tools are about to be needed. Judges store no state of theirs without
+    `makes_checkpoints`. `model_pool` is where models are asked from,
     None where the engine's process asks them, or there are none.
     """
 
@@ -45,6 +46,7 @@ class WorkerContext(ReasonerContext, frozen=True):
     pool: WorkerPool | None
     model_pool: WorkerPool | None
     tools: Any
+    makes_checkpoints: bool = True
 
 
 class JudgePlugin(ReasonerPlugin):
@@ -60,8 +62,9 @@ class JudgePlugin(ReasonerPlugin):
         assert isinstance(context, WorkerContext)
         prepare = context.tools.prepare if context.pool is not None else None
         return build_judge_reasoner(
-            context.fleet, context.lessons, context.clock, context.pool, prepare
-        )
+            context.fleet, context.lessons, context.clock, context.pool, prepare,
+            makes_checkpoints=context.makes_checkpoints,
+        )  # fmt: skip
 
 
 class AdkPlugin(ReasonerPlugin):

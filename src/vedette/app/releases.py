@@ -10,7 +10,7 @@ takes nothing of that agent's until it can.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,16 @@ from msgspec.structs import replace
 
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
+from vedette.config.agent_snapshot import load_released_agent
 from vedette.config.plugins import plugins
 from vedette.config.snapshot import (
-    find_snapshot,
     folder_stamps,
     keep_snapshot,
     remove_unfinished_snapshots,
 )
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import (
+    AlreadyDone,
     BadCommand,
     BadFleet,
     NotFound,
@@ -48,6 +49,11 @@ from vedette.engine.reservation import (
 )
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Services
+from vedette.ledger.history.release_history import (
+    count_memory_changes,
+    find_former_release,
+    read_release_history,
+)
 from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import ChangedAgent, Commands, Order
 from vedette.policy.rollout import Rollout
@@ -56,8 +62,11 @@ if TYPE_CHECKING:
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
 
-VERBS: Mapping[str, Mapping[str, type]] = {"agent_release": {"agent": str}}
-NEEDED = {"agent_release": "agent"}
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "agent_release": {"agent": str},
+    "agent_rollback": {"agent": str, "to": str, "policy": bool, "confirm": str},
+}
+NEEDED = dict.fromkeys(VERBS, "agent")
 
 # How long an agent may take to end what it is at: its command waits for it.
 REST_S = 30.0
@@ -84,7 +93,7 @@ class Releases(Struct):
     rollout: Rollout
     scopes: frozenset[tuple[str, str]]
     missing: dict[str, str] = field(default_factory=dict)
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    order_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _last_seq: int = 0
     _wanted_releases: dict[str, str] = field(default_factory=dict)
     _stamps: dict[str, tuple[object, str]] = field(default_factory=dict)
@@ -99,14 +108,20 @@ class Releases(Struct):
         restart, for a folder that does not pass its check, and for code that cannot be loaded;
         Unavailable if the agent does not come to rest. Then nothing was changed.
         """
-        require_role(order.principal, order.principal.roles, "agent_release")
+        self.check_order(order, name, "agent_release")
+        async with self.order_lock:
+            return await self._release(order, name)
+
+    def check_order(self, order: Order, name: str, verb: str) -> None:
+        """Refuse an order that may not be given, was carried out, or lacks what it needs."""
+        require_role(order.principal, order.principal.roles, verb)
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
+        if order.command_id and self.services.store.is_command_done(order.command_id):
+            raise AlreadyDone(f"command {order.command_id} was carried out before")
         if name not in self.services.fleet.agents:
             mend = "a new agent is taken up when the fleet is started again"
             raise NotFound(f"the fleet runs no agent {name!r}", mend=mend)
-        async with self._lock:
-            return await self._release(order, name)
 
     async def _release(self, order: Order, name: str) -> dict[str, Any]:
         current = self.services.fleet.agent(name)
@@ -114,22 +129,91 @@ class Releases(Struct):
         if not self.settings.store.visit:
             self._read_ledger()
             before = self._wanted_releases.get(name, before)
-        made = self._read_folder(name)
+        made = self.read_folder(name)
         answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
         if made.release == current.release == before and name not in self.missing:
             if order.command_id is not None:
                 await self.services.store.commands.append_entries([], command=order.command_id)
             return {**answer, "changed": False}
-        self._refuse_fixed(current, made)
-        place = await self._try_code(made)
-        async with self._hold_idle(name):
-            fields = {"agent": name, "release": made.release, "what": before}
-            fields["actor"] = str(order.principal)
-            draft = Draft("agent.released", fields, body=order.body())
-            await self._install(made, place, [draft], order.command_id)
+        await self._make_release(order, made, before)
         return {**answer, "changed": True}
 
-    def _read_folder(self, name: str) -> Agent:
+    async def _make_release(
+        self, order: Order, made: Agent, before: str, back_to: int | None = None
+    ) -> None:
+        """Make a release that was read the one that runs, in place of `before`."""
+        self.refuse_fixed(self.services.fleet.agent(made.name), made)
+        place = await self.try_code(made)
+        async with self._hold_idle(made.name):
+            fields = {"agent": made.name, "release": made.release, "what": before,
+                      "back_to": back_to, "actor": str(order.principal)}  # fmt: skip
+            draft = Draft("agent.released", fields, body=order.body())
+            await self._install(made, place, [draft], order.command_id)
+
+    async def promote(self, order: Order, made: Agent, before: str) -> None:
+        """Make a canary's release, whose snapshot is at hand, the release. Raises as `release`."""
+        async with self.order_lock:
+            await self._make_release(order, made, before)
+
+    async def rollback(
+        self,
+        order: Order,
+        name: str,
+        to: str | None = None,
+        publish: Callable[[int], Awaitable[dict[str, Any]]] | None = None,
+    ) -> dict[str, Any]:
+        """Make a former release of an agent the one that runs, out of its snapshot.
+
+        `to` is the beginning of its digest; without one it is the release before. `publish` makes
+        the content of a policy revision live again, and answers as `policy_rollback`: what was in
+        force with the release is published first, and where it is refused or is to be confirmed
+        nothing is changed. Raises as `release`; if the policy was published by then, what is
+        raised says so.
+        """
+        self.check_order(order, name, "agent_rollback")
+        async with self.order_lock:
+            periods = read_release_history(self.services.store.ledger, name, runs=False)
+            before, target = periods[0].release, find_former_release(periods, name, to)
+            answer = {
+                "agent": name, "was": before, "release": target.release, "since": target.at,
+                "in_force": {
+                    "policy_rev": target.policy_rev, "banks": target.banks,
+                    "memory_changes_since": count_memory_changes(
+                        self.services.store.ledger, target.entry
+                    ),
+                },
+                "policy": None,
+            }  # fmt: skip
+            now_us = self.services.clock.now_us()
+            made = load_released_agent(self.settings, name, target.release, now_us=now_us)
+            if made is None:
+                what = f"the files of release {target.release[:12]} of {name} are not kept here"
+                mend = "bring its folder back from where it is kept, and `vedette agent release`"
+                raise BadCommand(what, mend=mend)
+            if publish is None:
+                await self._make_release(order, made, before, target.entry)
+                return {**answer, "changed": True}
+            # What refuses the release is found before anything is published.
+            self.refuse_fixed(self.services.fleet.agent(name), made)
+            await self.try_code(made)
+            published = await publish(target.policy_rev)
+            answer["policy"] = published
+            if not published["ok"]:
+                return {**published, **answer, "changed": False}
+            try:
+                await self._make_release(order, made, before, target.entry)
+            except (BadCommand, Unavailable) as error:
+                if not published["changed"]:
+                    raise
+                what = (
+                    f"policy revision {published['revision']} is live, and {name} stays release "
+                    f"{before[:12]}: {error.what}"
+                )
+                mend = "give the same order again, or `vedette policy rollback`"
+                raise type(error)(what, where=error.where, mend=mend) from error
+            return {**answer, "changed": True}
+
+    def read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
         from vedette.config.fleet import read_fleet
 
@@ -152,7 +236,7 @@ class Releases(Struct):
         except BadFleet as error:
             raise BadCommand(error.what, where=error.where, mend=error.mend) from error
 
-    def _refuse_fixed(self, current: Agent, release: Agent) -> None:
+    def refuse_fixed(self, current: Agent, release: Agent) -> None:
         """Raise BadCommand for what parts of the fleet were made of that do not change."""
         changed = (n for n in _FIXED_FIELDS if getattr(current, n) != getattr(release, n))
         fixed = list(dict.fromkeys(_FIXED_FIELDS[name] for name in changed))
@@ -172,7 +256,7 @@ class Releases(Struct):
                 f"{release.name}: {gap}", where=f"{release.name}/agent.yaml", mend=mend
             )
 
-    async def _try_code(self, release: Agent) -> Callable[[], None]:
+    async def try_code(self, release: Agent) -> Callable[[], None]:
         """Load the code of a release beside the present one; return what puts it in place.
 
         Raises BadCommand with the file and line of the agent's code where that failed.
@@ -284,6 +368,8 @@ class Releases(Struct):
         """
         services, name, lessons = self.services, release.name, self.lessons
         services.fleet.replace(release)
+        services.fleet.canaries.pop(name, None)  # that was compared with the one before
+        services.canary_code.pop(name, None)
         install()
         if name in lessons.agents:
             lessons.agents[name] = release
@@ -336,7 +422,7 @@ class Releases(Struct):
         self._read_ledger()
         for name in list(self._wanted_releases):
             if self._has_changed(name):
-                async with self._lock:
+                async with self.order_lock:
                     # A person's order that was waited for here may have made another since.
                     self._read_ledger()
                     if self._has_changed(name):
@@ -356,8 +442,8 @@ class Releases(Struct):
             return
         try:
             made = self._find_release(name, release)
-            self._refuse_fixed(was, made)
-            place = await self._try_code(made)
+            self.refuse_fixed(was, made)
+            place = await self.try_code(made)
             async with self._hold_idle(name):
                 await self._install(made, place)
         except BadCommand as error:
@@ -391,25 +477,15 @@ class Releases(Struct):
 
         Raises BadCommand.
         """
-        from vedette.config.fleet import read_fleet
-
-        settings = self.settings
-        snapshot = find_snapshot(settings.state, release, name)
-        if snapshot is None:
-            made = self._read_folder(name)
-            if made.release != release:
-                what = f"its folder here is {made.release[:12]}"
-                raise BadCommand(what, mend="bring the same folder here; it is taken up then")
-            return made
-        # Read as any folder of agents, one that holds this agent alone.
-        release_settings = replace(settings, agents=snapshot.folder.parent)
-        agents, _, problems = read_fleet(
-            settings.root, release_settings, now_us=self.services.clock.now_us()
-        )
-        if name not in agents:
-            first = next(p for p in problems if not p.warning)
-            raise BadCommand(first.what, where=first.file, mend=first.mend or None)
-        return replace(agents[name], folder=str(snapshot.folder), release=release)
+        now_us = self.services.clock.now_us()
+        found = load_released_agent(self.settings, name, release, now_us=now_us)
+        if found is not None:
+            return found
+        made = self.read_folder(name)
+        if made.release != release:
+            what = f"its folder here is {made.release[:12]}"
+            raise BadCommand(what, mend="bring the same folder here; it is taken up then")
+        return made
 
     # --- what lies in the folders ---------------------------------------------------------------
 
@@ -431,7 +507,8 @@ class Releases(Struct):
                 now = known[1]
             except (OSError, BadFleet):
                 now = ""
-            if now != agent.release:
+            canary = self.services.fleet.canaries.get(name)
+            if now not in (agent.release, canary and canary.agent.release):
                 found.append(ChangedAgent(name, agent.release, now))
         return found
 
@@ -480,8 +557,27 @@ async def record_start(
             return
 
 
-async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Have `Releases` make a release of an agent's folder. Raises as `Releases.release`."""
+async def dispatch(
+    commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Have `Releases` carry out a verb of VERBS. Raises as its methods do."""
     if commands.releases is None:
         raise BadCommand("this fleet's agents are released elsewhere")
-    return await commands.releases.release(order, args["agent"])
+    name = args["agent"]
+    if verb == "agent_release":
+        return await commands.releases.release(order, name)
+    confirm = args.get("confirm")
+
+    async def publish(number: int) -> dict[str, Any]:
+        # An order of its own under an id of its own: a repeat finds it done, and goes on.
+        id = None if order.command_id is None else f"{order.command_id}/policy"
+        try:
+            return await commands.policy_rollback(replace(order, command_id=id), number, confirm)
+        except AlreadyDone:
+            live = commands.rollout.live.number
+            return {"ok": True, "changed": False, "revision": live, "confirm": None}
+
+    if not args.get("policy"):
+        return await commands.releases.rollback(order, name, args.get("to"))
+    require_role(order.principal, order.principal.roles, "policy_rollback")
+    return await commands.releases.rollback(order, name, args.get("to"), publish)

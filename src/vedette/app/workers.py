@@ -27,18 +27,25 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.judging import Judge
 
+_NO_CHECKPOINT = 2**62
+
 # What an agent's code imports of the judging kit.
 _KIT = re.compile(rb"^from vedette\.judging\.([a-z_]+) import ", re.MULTILINE)
 
 
 def open_pool(
-    settings: Settings, fleet: Fleet, metrics: Metrics, fork_server: ForkServerProcess | None = None
+    settings: Settings,
+    fleet: Fleet,
+    metrics: Metrics,
+    fork_server: ForkServerProcess | None = None,
+    folder: Path | None = None,
 ) -> WorkerPool | None:
     """Wire the pool of workers, if the settings want them; it comes up beside the engine.
 
-    Its fork server is `fork_server`, if that was started before.
+    Its fork server is `fork_server`, if that was started before; its lock lies in `folder`, or in
+    the state folder.
     """
-    return build_pool(settings, metrics, settings.state, _kit(fleet), fork_server)
+    return build_pool(settings, metrics, folder or settings.state, _kit(fleet), fork_server)
 
 
 def build_pool(
@@ -207,12 +214,15 @@ def build_judge_reasoner(
     clock: Clock,
     pool: WorkerPool | None,
     prepare: Callable[[str], None] | None = None,
+    *,
+    makes_checkpoints: bool = True,
 ) -> Reasoner:
     """Wire what runs the judges of a fleet's agents, in workers or in the engine's process.
 
     `prepare` is called with an agent whose judge is about to be made in a worker, if it has tools
-    that the event loop waits for.
+    that the event loop waits for. Without `makes_checkpoints` no state of theirs is ever stored.
     """
+    often = {} if makes_checkpoints else {"checkpoint_every": _NO_CHECKPOINT}
 
     def expired(name: str) -> bool:
         return lessons.pop_expired(name, clock.now_us())
@@ -228,13 +238,15 @@ def build_judge_reasoner(
             made[name] = judge_digest(agent.release, taught)
             return build_judge(agent, taught)
 
-        return InProcessReasoner(build, is_expired=expired, digest_of=made.__getitem__)
+        return InProcessReasoner(build, is_expired=expired, digest_of=made.__getitem__, **often)
     from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 
     def make(name: str) -> JudgeSpec:
         agent = fleet.agents[name]
         taught = lessons.load_lessons(name, clock.now_us())
-        return JudgeSpec(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        return JudgeSpec(
+            agent.folder, agent.charter, taught, agent.limits, release=agent.release, **often
+        )
 
     def prepare_tools(name: str) -> None:
         if prepare is not None and any(

@@ -5,6 +5,7 @@ A Schedule makes ticks, a Subscription matches events.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -241,12 +242,38 @@ class Match(Struct, frozen=True):
     why: str
 
 
+class Canary(Struct, frozen=True):
+    """A canary of an agent: another release, beside the one that runs: it has a share of the keys.
+
+    `since` is the ledger's entry that began it: it names the canary, and what was accepted before
+    it stays with the release that runs. `share_milli` is how many keys of a thousand it has.
+    """
+
+    agent: Agent
+    since: int
+    share_milli: int
+
+    def has_key(self, key: str) -> bool:
+        """Say whether a key is the canary's: by a hash, the same for as long as it runs."""
+        text = f"{self.since}\n{self.agent.name}\n{key}".encode("utf-8", "surrogatepass")
+        place = int.from_bytes(hashlib.sha256(text).digest()[:8])
+        return place * 1000 < self.share_milli << 64
+
+    def has_run(self, key: str, position: int) -> bool:
+        """Say whether the run of a key's event, accepted at `position`, is the canary's."""
+        return position > self.since and self.has_key(key)
+
+
 class Fleet(Struct, frozen=True):
-    """All agents of one store, by name. Belongs to the event loop once it runs."""
+    """All agents of one store, by name. Belongs to the event loop once it runs.
+
+    `canaries` are the releases that are tried beside an agent's, by its name.
+    """
 
     name: str
     agents: dict[str, Agent]
     max_hops: int = 8
+    canaries: dict[str, Canary] = field(default_factory=dict)
     _match_cache: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
@@ -258,6 +285,13 @@ class Fleet(Struct, frozen=True):
                 mend="bring its folder back, or let the run be a dead letter",
             )
         return found
+
+    def release_of(self, name: str, key: str, position: int) -> Agent:
+        """Return the release of an agent that a run belongs to. Raises as `agent`."""
+        canary = self.canaries.get(name)
+        if canary is not None and canary.has_run(key, position):
+            return canary.agent
+        return self.agent(name)
 
     def replace(self, agent: Agent) -> None:
         """Put another release of an agent in the place of the one there is."""

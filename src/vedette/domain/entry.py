@@ -19,7 +19,14 @@ KINDS = frozenset(
     {
         "store.opened",  # a runner took the store (epoch); for one command only, `what` is visit
         "fleet.loaded",  # the releases of all agents and the versions of all banks
-        "agent.released",  # a person made its folder the release (before: `what`); body: reason
+        # A person made its folder the release (before: `what`), or one that an earlier entry
+        # (`back_to`) began; body: reason.
+        "agent.released",
+        # Another release runs beside an agent's release (`what`) for a share of its keys,
+        # until an instant; `outcome` says what becomes of it then: promote or ask. Body: reason.
+        "canary.started",
+        "canary.aborted",  # the engine found it worse, by `rule`; body: the numbers of both
+        "canary.ended",  # its time was over, a release was made or a person ended it; body: numbers
         "policy.published",  # a bundle became the live revision
         "policy.refused",  # a bundle was offered and refused; body: findings
         "event.accepted",  # durable; `woke` says how many runs it made (0: it woke nobody)
@@ -98,13 +105,15 @@ FIELDS = frozenset(
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
-        "timeout", "checkpoint", "model_call", "route",
+        "timeout", "checkpoint", "model_call", "route", "share_milli",
     }
 )  # fmt: skip
 
 
 # The kinds that say which release of an agent the fleet runs: the last one counts.
 RELEASE_KINDS = ("fleet.loaded", "agent.released")
+# Those that begin and end a candidate beside it.
+CANARY_KINDS = ("canary.started", "canary.aborted", "canary.ended")
 
 
 class Body(Struct, frozen=True):

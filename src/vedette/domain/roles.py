@@ -25,7 +25,7 @@ _AUTHOR: frozenset[Role] = frozenset({"policy_author"})
 READ_VERBS: Mapping[str, frozenset[Role]] = dict.fromkeys(
     (
         "would_wake", "me", "status", "changes", "explain", "holds", "runs", "entries", "dead",
-        "erasable", "artefact",
+        "erasable", "artefact", "releases",
         "memory_list", "memory_show",
     ),
     ALL_ROLES,
@@ -56,6 +56,9 @@ WRITE_VERBS: Mapping[str, frozenset[Role]] = {
     "memory_on": _OPERATOR,
     "rotate_key": _OPERATOR,
     "agent_release": _OPERATOR,
+    "agent_rollback": _OPERATOR,
+    "agent_canary": _OPERATOR,
+    "agent_canary_end": _OPERATOR,
     "expire": _OPERATOR,
     "let_go": _OPERATOR,
     "settle_restore": _OPERATOR,

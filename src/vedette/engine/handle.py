@@ -100,7 +100,11 @@ def check_release(services: Services, context: RunContext) -> None:
 
     Then nothing names a release that did not think it, or acts by a declaration of the one before.
     """
-    if services.fleet.agents.get(context.agent.name) is not context.agent:
+    run, fleet = context.run, services.fleet
+    if (
+        fleet.agents.get(run.agent) is not context.agent
+        and fleet.release_of(run.agent, run.key, run.position) is not context.agent
+    ):
         raise Superseded(f"another release of {context.agent.name} runs by now")
 
 
@@ -355,13 +359,14 @@ async def _ask_with_state(
 ) -> ReasonerJudgement:
     agent = context.agent
     is_first = agent.cascade is None or context.is_judged
-    reasoner = services.reasoners[agent.reasoner if is_first else agent.last_reasoner]
+    name = agent.reasoner if is_first else agent.last_reasoner
+    reasoner = (context.code or services).reasoners[name]
     judgement = await reasoner.reason(briefing)
     if judgement.needs_state and not (context.run.turn and context.is_judged):
-        name, key = briefing.agent, briefing.key
-        history = services.store.judge_states.history(name, key, briefing.position)
+        own, key = briefing.agent, briefing.key
+        history = services.store.judge_states.history(own, key, briefing.position)
         state_at, later = history.checkpoint_position, history.later_events
-        reasoner.restore_state(name, key, history.checkpoint, state_at, later)
+        reasoner.restore_state(own, key, history.checkpoint, state_at, later)
         # A commit before this one may have stood since the briefing was written, or may still be
         # on its way: this is judged from what is durable now, and the store refuses it if that
         # was not yet its predecessor.

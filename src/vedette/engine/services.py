@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from vedette.domain.agent import Fleet
+from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.fleet_clock import FleetClock
 from vedette.domain.budget import BudgetPolicy, Shortage
 from vedette.domain.origin import KnownValues
@@ -27,6 +27,14 @@ from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
 
 
+class CanaryCode(Struct):
+    """What runs the code of a canary release, apart from what runs all others'."""
+
+    agent: Agent
+    reasoners: Mapping[str, Reasoner]
+    tool_executor: ToolExecutor
+
+
 class Services(Struct):
     """One fleet at work: all that handling its runs needs. Belongs to one event loop.
 
@@ -35,7 +43,8 @@ class Services(Struct):
     actions lately had no room for: it only spares an attempt in vain, as whether there is room is
     for the store to say. `known_values` are those of charter and registry by agent, with the two
     that they were collected from. `catch_up_policy` makes the policy live that the store says is:
-    its commit stood although it raised.
+    its commit stood although it raised. `canary_code` has what runs the canaries of
+    `fleet.canaries`.
     """
 
     fleet: Fleet
@@ -63,6 +72,7 @@ class Services(Struct):
     run_journal: RunJournal | None = None
     loss_window: LossWindow | None = None
     catch_up_policy: Callable[[], Awaitable[None]] | None = None
+    canary_code: dict[str, CanaryCode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.models.breakers = self.breakers
@@ -80,5 +90,7 @@ class Services(Struct):
         """Forget what was judged and written ahead of commits for a run's key."""
         agent = self.fleet.agents.get(run.agent)
         if agent is not None:
-            self.reasoners[agent.reasoner].drop_state(run.agent, run.key)
+            canary = self.canary_code.get(run.agent)
+            for code in (self,) if canary is None else (self, canary):
+                code.reasoners[agent.reasoner].drop_state(run.agent, run.key)
             self.keys.forget(agent, run.key)

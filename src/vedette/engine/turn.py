@@ -127,6 +127,9 @@ def compose_step(
     if ends_run and all(row.is_final for row in [*context.actions, *rows]):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
+        if is_uneventful and services.fleet.agents.get(context.agent.name) is not context.agent:
+            # A canary's: else it is the release that the fleet ran then.
+            fields["release"] = context.agent.release
         if is_uneventful and context.memories:
             fields["memory"] = ",".join(cite for cite, _ in context.citations[turn])
         drafts.append(context.final_entry(1 if drafts else 0, actions, **fields))
@@ -320,7 +323,9 @@ def write_rows(
                 if write.row is None
                 else pack_row(normalize_json(dict(write.row)), readers),
             )
-            for write in services.tool_executor.compute_rows(action.tool, call, current)
+            for write in (context.code or services).tool_executor.compute_rows(
+                action.tool, call, current
+            )
         ]
         for write in written:
             canonicalize(write.row)

@@ -109,6 +109,10 @@ class Lessons(Struct):
         del self._expiries[agent]
         return True
 
+    def readable_versions(self, agent: str) -> tuple[tuple[str, str, int], ...]:
+        """Return the scopes that an agent may read, as (bank, scope, version)."""
+        return self._versions(agent)
+
     def agents_taught(self, bank: str, scope: str) -> list[str]:
         """Return the agents whose judges are taught a scope."""
         return [name for name, scopes in self._readable.items() if (bank, scope) in scopes]
@@ -120,3 +124,39 @@ class Lessons(Struct):
             for bank, scope in self._readable.get(agent, ())
             for memory in self.banks.lessons(bank, scope, now_us)
         ]
+
+
+class CanaryLessons(Lessons):
+    """The training set of an agent's canary release: what `live` lets the agent read by now.
+
+    So nobody has to tell the canary of a policy or a memory that changed: whoever makes its
+    judge anew where `pop_expired` says so, before each judgement, has it taught anew.
+    """
+
+    live: Lessons | None = None
+    _taught: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, live: Lessons, agent: Agent) -> CanaryLessons:
+        """Return the lessons of a canary of an agent that `live` teaches."""
+        return cls(live.banks, {agent.name: agent}, live=live)
+
+    def load_lessons(self, agent: str, now_us: int) -> list[Memory]:
+        """Return all active memories of the scopes that the agent may read by now."""
+        assert self.live is not None
+        self._taught[agent] = self.live.readable_versions(agent)
+        taught = self.live.preview_lessons(agent, now_us)
+        self._expiries.pop(agent, None)
+        if ends := [memory.expires_us for memory in taught if memory.expires_us]:
+            self._expiries[agent] = min(ends)
+        return taught
+
+    def pop_expired(self, agent: str, now_us: int) -> bool:
+        """Say, once, that the judge is to be taught anew: something expired, or has changed."""
+        assert self.live is not None
+        is_expired = super().pop_expired(agent, now_us)
+        known = self._taught.get(agent)
+        if known is None or (known == self.live.readable_versions(agent) and not is_expired):
+            return False
+        del self._taught[agent]
+        return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,7 +76,34 @@ class AgentReleaser(Protocol):
 
     async def release(self, order: Order, name: str) -> dict[str, Any]: ...
 
+    async def rollback(
+        self,
+        order: Order,
+        name: str,
+        to: str | None = None,
+        publish: Callable[[int], Awaitable[dict[str, Any]]] | None = None,
+    ) -> dict[str, Any]: ...
+
     def changed_agents(self) -> Sequence[ChangedAgent]: ...
+
+
+class CanaryKeeper(Protocol):
+    """What carries out the orders of canaries (see `vedette.app.canaries`)."""
+
+    async def start(
+        self,
+        order: Order,
+        name: str,
+        share_milli: int,
+        for_us: int = ...,
+        min_runs: int = ...,
+        *,
+        promote: bool = False,
+    ) -> dict[str, Any]: ...
+
+    async def end(self, order: Order, name: str) -> dict[str, Any]: ...
+
+    def to_json(self) -> list[dict[str, Any]]: ...
 
 
 class Order(Struct, frozen=True):
@@ -104,6 +131,7 @@ class Commands(Struct):
     clock_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     curation: Curation | None = None
     releases: AgentReleaser | None = None
+    canaries: CanaryKeeper | None = None
 
     # --- events -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from tests.oidc import Provider, find_node, new_key
 
-from vedette.app import releases
+from vedette.app import canaries, releases
 from vedette.config.deployment import Deployment, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
@@ -138,6 +138,7 @@ async def test_every_role_with_every_verb(
                 "changes": "changes?after=0",
                 "erasable": "erasable?entry=1",
                 "artefact": "artefact?id=art_0",
+                "releases": "releases?agent=inbox_triage",
             }.get(read, read)
             unknown = read in ("explain", "artefact")
             for role in ROLES:
@@ -462,14 +463,24 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("correct", lambda: corrections.dispatch(commands, nobody, {"run": "run_1"})),
             ("mode", lambda: modes.dispatch(commands, nobody, {"agent": "x", "mode": "ask"})),
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
-            ("agent_release", lambda: releases.dispatch(commands, nobody, {"agent": "x"})),
+        ]
+        given = {"agent": "x", "share_milli": 100}
+        questions += [
+            (verb, partial(canaries.dispatch, commands, verb, nobody, given))
+            for verb in canaries.VERBS
         ]
         questions += [
             (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
             for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
-        named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
-        for module in (approvals, undo):
+        named: dict[str, Any] = {
+            "hold": "hold_1",
+            "holds": {"hold_1": "d"},
+            "text": "x",
+            "effect": "eff_1",
+        }
+        named = {**named, "agent": "x"}
+        for module in (approvals, undo, releases):
             questions += [
                 (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()

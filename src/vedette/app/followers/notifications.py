@@ -42,6 +42,8 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     "run.dead": ("A run was given up: a dead letter", "runs were given up: dead letters"),
     "budget.alerted": ("A limit has 80 % of it taken", "limits have 80 % of them taken"),
     "agent.parked": ("An agent is parked: over a ceiling", "agents are parked: over a ceiling"),
+    "canary.aborted": ("A canary was aborted: its release is worse", "canaries were aborted"),
+    "canary.ended": ("A canary is over", "canaries are over"),
     "clock.jumped": ("The wall clock jumped, or a start was far off", "the wall clock jumped"),
     "notice.raised": (
         "An action was done that you are told of",
@@ -277,6 +279,8 @@ def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | 
     if kind == "budget.alerted":
         limit = f"{get('scope')} {get('unit')} by {get('window')}"
         return kind, agent, "", limit, ""
+    if kind in ("canary.aborted", "canary.ended"):
+        return kind, agent, "", rule or str(get("outcome")), ""
     what = str(get("what") or "")
     if kind == "clock.jumped":
         return kind, "", "", what, ""

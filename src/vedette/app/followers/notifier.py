@@ -60,6 +60,7 @@ _MOST_HUNG = 3
 _MARKERS = (
     b'"outcome":"hold"', b'"kind":"hold.', b'"kind":"effect.unknown"', b'"kind":"notice.raised"',
     b'"kind":"run.dead"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
+    b'"kind":"canary.aborted"', b'"kind":"canary.ended"',
 )  # fmt: skip
 
 # Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.

@@ -12,8 +12,8 @@ from vedette.app.stores import store_reader
 from vedette.interfaces.cli.agent_import import import_
 from vedette.interfaces.cli.agent_mode import mode
 from vedette.interfaces.cli.agent_new import new
+from vedette.interfaces.cli.agent_releases import canary, diff, history, release, rollback
 from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
-from vedette.interfaces.cli.orders import OrderCommand, OrderOptions, submit_command
 from vedette.interfaces.cli.output import format_table, format_time, print_result, sanitize_text
 
 if TYPE_CHECKING:
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def agent() -> None:
-    """See agents and what each of them may do; write or import one, set a mode, make a release."""
+    """See agents and what each of them may do; write or import one, set a mode, release and roll
+    back.
+    """
 
 
 agent.add_command(new)
 agent.add_command(import_)
 agent.add_command(mode)
+for command in (release, history, diff, rollback, canary):
+    agent.add_command(command)
 
 
 @agent.command("show")
@@ -46,25 +50,6 @@ def agent_show(name: str | None) -> None:
         _print_list(state)
     else:
         _print_one(state, find_agent(state.agents, name))
-
-
-@agent.command("release", cls=OrderCommand)
-@click.argument("name")
-def agent_release(name: str, order: OrderOptions) -> None:
-    """Make the present content of the folder of the agent NAME the release that runs.
-
-    It is checked as at a start and its code is loaded once; then the agent ends what it is at, and
-    goes on with the new release. A refusal changes nothing. Without a running fleet there is
-    nothing to do: the next start is a release of what lies there.
-    """
-    done = submit_command(current_settings(), "agent_release", {"agent": name}, order)
-    if not done["changed"]:
-        text = f"{name}: release {done['release'][:12]} already"
-    else:
-        text = f"{name}: {done['was'][:12]} -> {done['release'][:12]}"
-    if done["by"] == "here":
-        text += "; no fleet runs, and the next start is a release of what lies there then"
-    print_result(done, text)
 
 
 class _FleetState(Struct):

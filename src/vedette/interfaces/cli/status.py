@@ -11,6 +11,7 @@ import click
 from vedette.app.policy_state import folder_state
 from vedette.app.stores import store_reader
 from vedette.domain.base.clock import SystemClock
+from vedette.interfaces.cli.agent_releases import canary_lines
 from vedette.interfaces.cli.fleet import current_settings
 from vedette.interfaces.cli.output import format_table, format_time, print_result, sanitize_text
 from vedette.interfaces.cli.policy import folder_note
@@ -41,6 +42,7 @@ def status() -> None:
     found |= {"targets": live.get("targets", []), "until": live.get("until", {}), "box": box}
     found["changed_on_disk"] = live.get("changed_on_disk", [])
     found |= {"folder": folder, "engine": live.get("engine", published)}
+    found["canaries"] = live.get("canaries", [])
     found["second"] = live.get("second")
     found["residuals"] = live.get("residuals")
     found["check"] = refused
@@ -115,6 +117,7 @@ def _text(running: bool, state: dict[str, Any]) -> str:
         f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
         for one in state["changed_on_disk"]
     ]
+    lines += [line for one in state["canaries"] for line in canary_lines(one)]
     if refused := state.get("check"):
         lines.append(sanitize_text(format_refusal(state["revision"], refused)))
     if engine := state["engine"]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette.app import releases
+from vedette.app import canaries, releases
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.cloudevents import from_json
@@ -40,6 +40,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     **undo.VERBS,
     **approvals.VERBS,
     **releases.VERBS,
+    **canaries.VERBS,
 }
 
 _REQUIRED = {
@@ -57,6 +58,7 @@ _REQUIRED = {
     **undo.NEEDED,
     **approvals.NEEDED,
     **releases.NEEDED,
+    **canaries.NEEDED,
 }
 
 
@@ -113,7 +115,9 @@ async def _dispatch(
     if verb in approvals.VERBS:
         return await approvals.dispatch(commands, verb, order, arguments)
     if verb in releases.VERBS:
-        return await releases.dispatch(commands, order, arguments)
+        return await releases.dispatch(commands, verb, order, arguments)
+    if verb in canaries.VERBS:
+        return await canaries.dispatch(commands, verb, order, arguments)
     if verb in modes.VERBS:
         return await modes.dispatch(commands, order, arguments)
     return await commands.erase(order, **arguments)

@@ -247,6 +247,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
             one.to_json()
             for one in (commands.releases.changed_agents() if commands.releases else ())
         ],
+        "canaries": commands.canaries.to_json() if commands.canaries else [],
         "engine": {
             "name": services.gateway.engine.name,
             "why": commands.rollout.engine_reason,

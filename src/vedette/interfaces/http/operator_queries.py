@@ -106,6 +106,16 @@ def read_range(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]
     return read_artefact(record, query.get("id", ""), **found)
 
 
+def read_releases(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
+    """Answer the operator API's query for the releases of an `agent`, newest first."""
+    from vedette.ledger.history.release_history import read_release_history
+
+    _check_names(query, "agent")
+    agent = query.get("agent", "")
+    periods = read_release_history(record.ledger, agent)
+    return {"agent": agent, "releases": [period.to_json() for period in periods]}
+
+
 READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "changes": read_changes,
     "holds": read_holds,
@@ -114,6 +124,7 @@ READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "dead": read_dead_letters,
     "erasable": erasable_content,
     "artefact": read_range,
+    "releases": read_releases,
 }
 
 
