@@ -7,7 +7,7 @@ from typing import Any
 
 from vedette.domain.action import Proposal
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.effect import Call, Outcome
+from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.testing.harness import FleetHarness
@@ -18,19 +18,10 @@ READ_GRANT = "    artefact.read: {verb: read, resource: artefact, impact: low}\n
 
 
 def long_text(length: int = 2_000_000) -> str:
-    """Return a text that compresses badly and in which each place is known."""
-    lines = (
-        f"{number:08d} {sha256_hex(str(number).encode())[:20]} é\n" for number in range(length)
-    )
-    text = ""
-    parts, size = [], 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size >= length:
-            break
-    text = "".join(parts)
-    return text[:length]
+    """Return a text that compresses badly, in which no two lines are alike."""
+    lines = range(length // 31 + 1)  # of 32 characters each
+    made = (f"{number:08d} {sha256_hex(str(number).encode())[:20]} é\n" for number in lines)
+    return "".join(made)[:length]
 
 
 def answer(data: dict[str, Any]) -> Any:
@@ -83,8 +74,3 @@ def outcomes_of(briefing: Briefing) -> list[dict[str, Any]]:
 def read(id: Any, **range: int) -> Proposal:
     """Return the proposal to read a range of an artefact."""
     return Proposal("artefact.read", {"id": id, **range})
-
-
-def called(world: World) -> list[Call]:
-    """Return what was called in the world."""
-    return world.calls
