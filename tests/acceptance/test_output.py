@@ -263,6 +263,13 @@ def writes(made: Scene) -> None:
     made.do("tool list", "--mcp", "words")
     made.do("tool add", "front_desk", "--mcp", "words", "--tool", "echo", "--yes")
     made.do("agent release", "inbox_triage", *why)
+    agent = made.folder / "agents/inbox_triage/instruction.md"
+    agent.write_text(agent.read_text("utf-8") + "\nBe brief.\n", "utf-8")
+    made.do("agent diff", "inbox_triage")
+    made.give("run", "--until-idle", "--plain")  # a start releases it
+    made.do("agent history", "inbox_triage")
+    made.do("agent rollback", "inbox_triage", *why)
+    made.do("agent canary", "inbox_triage")
     made.do("policy publish", "--yes", *why)
     made.do("policy rollback", "1", "--yes", *why)
     made.do("undo", done_effect(made), *why)
@@ -356,7 +363,8 @@ def asked(made: Scene, url: str) -> None:
 
 # They need a service, a database, a box or a process of their own; or print what is no prose.
 LEFT_OUT = {"agent import", "completion", "migrate", "pubsub", "restore", "worker"}
-FINDS = {"check --live"}  # it warns of a memory that has expired, and of what this machine lacks
+# It warns of a memory that has expired, and of what this machine lacks; there is a difference.
+FINDS = {"check --live", "agent diff"}
 
 
 def leaves(context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -16,7 +16,7 @@ import orjson
 from msgspec import Struct, field
 
 from vedette.app.candidate_code import OpenedCode
-from vedette.config.released_agents import load_released_agent
+from vedette.config.agent_snapshot import load_released_agent
 from vedette.domain.agent import Agent, Candidate
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, StoreFailed, Unavailable, VedetteError
@@ -131,7 +131,6 @@ class Canaries(Struct):
                 mend = "change it, or see `vedette agent diff`"
                 raise BadCommand(f"the folder of {name} is the release that runs", mend=mend)
             self._refuse_changes(current, made)
-            await self.releases.try_code(made)
             opened = await self._open(made)
             until_us = services.clock.now_us() + for_us
             fields = {
@@ -149,7 +148,7 @@ class Canaries(Struct):
                 canary = _make_canary(made, opened, {**fields, "seq": since})
                 self._put(canary)
             except BaseException:
-                opened.close()
+                await opened.close()
                 raise
             finally:
                 services.stops.unpause(name, "canary")
@@ -182,8 +181,8 @@ class Canaries(Struct):
     def _refuse_changes(self, current: Agent, made: Agent) -> None:
         self.releases.refuse_fixed(current, made)
         where = f"{made.name}/agent.yaml"
-        if made.last_reasoner != "judge":
-            what = f"{made.name} is reasoned for by {made.last_reasoner}; a canary takes judges"
+        if made.last_reasoner not in ("judge", "adk"):
+            what = f"{made.last_reasoner} reasons for {made.name}, and has one release of it"
             raise BadCommand(what, where=where, mend="release it with `vedette agent release`")
         changed = [name for name, shown in (("subscriptions", "triggers"), ("scopes", "memory"))
                    if getattr(current, name) != getattr(made, name) and shown]  # fmt: skip
@@ -196,6 +195,10 @@ class Canaries(Struct):
             return await self.open_code(agent)
         except VedetteError as error:
             raise BadCommand(error.what, where=error.where, mend=error.mend) from error
+        except Exception as error:
+            # Whatever the candidate's code raised in its worker.
+            what, where = f"{type(error).__name__}: {error}", f"{agent.name}/judge.py"
+            raise BadCommand(what, where=where, mend="correct the agent's code") from error
 
     # --- what the ledger says -------------------------------------------------------------------
 
@@ -399,7 +402,7 @@ class Canaries(Struct):
         except TimeoutError:
             pass
         finally:
-            canary.opened.close()
+            await canary.opened.close()
 
     async def close(self) -> None:
         """Let go of all candidates' workers; the canaries go on with the next start."""
@@ -407,7 +410,7 @@ class Canaries(Struct):
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
         for canary in self.running.values():
-            canary.opened.close()
+            await canary.opened.close()
         self.running.clear()
 
 

@@ -6,14 +6,16 @@ workers, and nothing that runs the present release is touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
-from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
+from vedette.app.model_workers import open_model_pool
+from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
 from vedette.app.remote_workers import add_google_tokens
-from vedette.app.workers import build_pool, build_tool_executor, judging_modules
+from vedette.app.workers import build_tool_executor, open_pool, try_judge
 from vedette.domain.agent import Agent, Fleet
 from vedette.engine.services import CandidateCode, Services
 from vedette.memory.training_set import CandidateLessons, Lessons
@@ -26,38 +28,41 @@ class OpenedCode(Struct):
     """What runs a candidate's code, and what lets go of it."""
 
     code: CandidateCode
-    close: Callable[[], None]
+    close: Callable[[], Awaitable[None]]
 
 
 async def open_candidate_code(
     settings: Settings, services: Services, live: Lessons, agent: Agent
 ) -> OpenedCode:
-    """Wire what runs a candidate's code. `live` decides what its judge is taught.
+    """Wire what runs a candidate's code, and make it once; `live` decides what it is taught.
 
     Its judge makes no checkpoint: a key that comes back is taken up from the release's own.
+    Raises what making it raises.
     """
     from vedette.adapters.identity.secrets import with_secrets
 
-    alone = Fleet(services.fleet.name, {agent.name: agent})
-    folder = settings.state / "candidates" / agent.name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    pool = build_pool(settings, services.metrics, folder, judging_modules(alone))
-    try:
+    alone, state = Fleet(services.fleet.name, {agent.name: agent}), settings.state / "candidates"
+    async with AsyncExitStack() as stack:
+        judge_folder, model_folder = (state / agent.name / part for part in ("judge", "model"))
+        for folder in (judge_folder, model_folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        pool = open_pool(settings, alone, services.metrics, folder=judge_folder)
+        model_pool = open_model_pool(settings, alone, services.metrics, model_folder)
+        for each in (pool, model_pool):
+            if each is not None:
+                stack.callback(each.close)
         tools = build_tool_executor(settings, alone, pool)
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
+        stack.callback(cast("Any", tools).close)
+        lessons = CandidateLessons.of(live, agent)
         context = WorkerContext(
-            alone, services.clock, services.metrics, settings, CandidateLessons.of(live, agent),
-            pool, None, tools, makes_checkpoints=False,
+            alone, services.clock, services.metrics, settings, lessons, pool, model_pool, tools,
+            makes_checkpoints=False,
         )  # fmt: skip
         reasoners = await build_reasoners(context)
-    except BaseException:
-        if pool is not None:
-            pool.close()
-        raise
-
-    def close() -> None:
-        cast("Any", tools).close()
-        if pool is not None:
-            pool.close()
-
-    return OpenedCode(CandidateCode(agent, reasoners, tools), close)
+        stack.push_async_callback(close_models, reasoners)
+        if agent.has_judge:
+            taught = live.preview_lessons(agent.name, services.clock.now_us())
+            await try_judge(reasoners["judge"], agent, taught)
+        return OpenedCode(CandidateCode(agent, reasoners, tools), stack.pop_all().aclose)
+    raise AssertionError("an exit stack suppresses nothing")

@@ -21,8 +21,8 @@ from vedette.app.policy_rollout import NoPolicy, open_rollout
 from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
+from vedette.app.start_releases import apply_start_releases
 from vedette.app.stores import ledger_key_name, open_store
-from vedette.app.withheld_folders import keep_released
 from vedette.app.workers import (
     Containment,
     assess_containment,
@@ -196,7 +196,7 @@ async def _open_app(
     jump = _begin_clock(fleet_clock, store)
     metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
-        withheld = keep_released(loaded, settings, store.ledger)
+        waiting = apply_start_releases(loaded, settings, store.ledger)
         snapshot_fleet(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, fork_server)
         model_pool = None if reasoners else open_model_pool(settings, fleet, metrics)
@@ -237,7 +237,7 @@ async def _open_app(
             if each is not None:
                 each.close()
         raise
-    troubles += [*withheld, *closed, *banks.remarks]
+    troubles += [*waiting, *closed, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.config.released_agents import load_released_agent
+from vedette.config.agent_snapshot import load_released_agent
 from vedette.config.snapshot import RELEASES_FOLDER
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock

@@ -33,17 +33,20 @@ _MOST_AT_ONCE = 8
 _RETRY = "see what the engine's standard error tells of it, and do it again"
 
 
-def open_model_pool(settings: Settings, fleet: Fleet, metrics: Metrics) -> WorkerPool | None:
+def open_model_pool(
+    settings: Settings, fleet: Fleet, metrics: Metrics, folder: Path | None = None
+) -> WorkerPool | None:
     """Wire the pool of workers that import ADK, if there are agents that a model reasons for.
 
-    Its fork server is one of its own: no judge's worker is forked from what ADK takes.
+    Its lock lies in `folder`, or below the state folder. Its fork server is one of its own: no
+    judge's worker is forked from what ADK takes.
     """
     if not any(agent.last_reasoner == "adk" for agent in fleet.agents.values()):
         return None
     named = {agent.model for agent in fleet.agents.values()}
     asked = {one for name in named for one in fallback_chain(name, settings.models)}
     preload = preloaded_modules(settings.models[name] for name in asked)
-    return build_pool(settings, metrics, settings.state / "models", preload)
+    return build_pool(settings, metrics, folder or settings.state / "models", preload)
 
 
 def preloaded_modules(plans: Iterable[ModelPlan]) -> tuple[str, ...]:

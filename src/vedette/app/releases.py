@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
+from vedette.config.agent_snapshot import load_released_agent
 from vedette.config.plugins import plugins
-from vedette.config.released_agents import load_released_agent
 from vedette.config.snapshot import (
     folder_stamps,
     keep_snapshot,

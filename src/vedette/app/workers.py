@@ -34,13 +34,18 @@ _KIT = re.compile(rb"^from vedette\.judging\.([a-z_]+) import ", re.MULTILINE)
 
 
 def open_pool(
-    settings: Settings, fleet: Fleet, metrics: Metrics, fork_server: ForkServerProcess | None = None
+    settings: Settings,
+    fleet: Fleet,
+    metrics: Metrics,
+    fork_server: ForkServerProcess | None = None,
+    folder: Path | None = None,
 ) -> WorkerPool | None:
     """Wire the pool of workers, if the settings want them; it comes up beside the engine.
 
-    Its fork server is `fork_server`, if that was started before.
+    Its fork server is `fork_server`, if that was started before; its lock lies in `folder`, or in
+    the state folder.
     """
-    return build_pool(settings, metrics, settings.state, judging_modules(fleet), fork_server)
+    return build_pool(settings, metrics, folder or settings.state, _kit(fleet), fork_server)
 
 
 def build_pool(
@@ -144,7 +149,7 @@ def require_sandbox(settings: Settings, found: Containment) -> None:
         )
 
 
-def judging_modules(fleet: Fleet) -> list[str]:
+def _kit(fleet: Fleet) -> list[str]:
     """Return the modules of the judging kit that the agents' code names."""
     found: set[bytes] = set()
     for agent in fleet.agents.values():

@@ -108,7 +108,7 @@ async def call_target(
     may_start: Callable[[], bool],
 ) -> None:
     """Call the target, or ask it what came of an earlier call, and make durable what it says."""
-    tool, executor = action.tool, services.code_of(context.agent).tool_executor
+    tool, executor = action.tool, (context.code or services).tool_executor
     call = tool_calls.build_call(
         action,
         context.agent,

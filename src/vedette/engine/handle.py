@@ -100,8 +100,11 @@ def check_release(services: Services, context: RunContext) -> None:
 
     Then nothing names a release that did not think it, or acts by a declaration of the one before.
     """
-    run = context.run
-    if services.fleet.release_of(run.agent, run.key, run.position) is not context.agent:
+    run, fleet = context.run, services.fleet
+    if (
+        fleet.agents.get(run.agent) is not context.agent
+        and fleet.release_of(run.agent, run.key, run.position) is not context.agent
+    ):
         raise Superseded(f"another release of {context.agent.name} runs by now")
 
 
@@ -351,7 +354,7 @@ async def _ask_with_state(
 ) -> ReasonerJudgement:
     agent = context.agent
     name = agent.reasoner if context.is_judged else agent.last_reasoner
-    reasoner = services.code_of(agent).reasoners[name]
+    reasoner = (context.code or services).reasoners[name]
     judgement = await reasoner.reason(briefing)
     if judgement.needs_state:
         own, key = briefing.agent, briefing.key

@@ -86,11 +86,6 @@ class Services(Struct):
             return False
         return not (row.tries > 0 and row.last > self.loss_window.seq)
 
-    def code_of(self, agent: Agent) -> Services | CandidateCode:
-        """Return what runs the code of a release of an agent: its reasoners and its tools."""
-        candidate = self.candidate_code.get(agent.name)
-        return self if candidate is None or candidate.agent is not agent else candidate
-
     def forget_key(self, run: Run) -> None:
         """Forget what was judged and written ahead of commits for a run's key."""
         agent = self.fleet.agents.get(run.agent)

@@ -314,7 +314,7 @@ def write_rows(
                 if write.row is None
                 else pack_row(normalize_json(dict(write.row)), readers),
             )
-            for write in services.code_of(context.agent).tool_executor.compute_rows(
+            for write in (context.code or services).tool_executor.compute_rows(
                 action.tool, call, current
             )
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests import gemini_server
 
 from vedette.app.canaries import Canaries
 from vedette.config.agent_folder import release_digest
@@ -405,3 +407,46 @@ async def test_what_was_judged_in_a_canary_is_judged_again_alike(tmp_path: Path)
         with open_judges(app.settings, app.store, app.services.clock) as judges:
             report = await replay_judges(app.store, judges)
         assert report.to_json()["ok"], report.to_json()
+
+
+class Lavish(gemini_server._Handler):
+    """Reads as much as it says only where its instruction says so."""
+
+    def _say(self, document: dict[str, Any]) -> None:
+        if "LAVISH" in json.dumps(self.server.bodies[-1]["systemInstruction"]):
+            usage = {name: 5 * n for name, n in document["usageMetadata"].items()}
+            document = {**document, "usageMetadata": usage}
+        super()._say(document)
+
+
+async def test_a_models_candidate_that_costs_five_times_is_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instruction is the candidate's on its keys; a run of several turns keeps one release."""
+    world = World()
+    fleet = toy_fleet(tmp_path, world, reasoner="adk", workers=True, model_calls=2000)
+    code = fleet.content / "agents" / "worker" / "agent.py"
+    code.write_text(code.read_text().replace('"none"', '"gemini-2.5-flash"'))
+    with gemini_server.model_server(
+        ("note_add", {"key": "ref:/event/subject", "text": "x"})
+    ) as server:
+        server.RequestHandlerClass = Lavish
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        async with fleet:
+            made = Fleet(fleet, world)
+            before = made.fleet.app.services.fleet.agent("worker").release
+            code.write_text(code.read_text().replace("Do what is asked.", "Be LAVISH."))
+            new = (await made.begin(300))["candidate"]
+            assert await made.send_until_over(256)
+            (aborted,) = fleet.entries("canary.aborted")
+            assert aborted["rule"] == "tokens"
+            turns: dict[str, list[str]] = {}
+            for entry in fleet.entries("turn.reasoned"):
+                turns.setdefault(entry["run"], []).append(entry["release"])
+            assert {len(found) for found in turns.values()} == {2}
+            assert {frozenset(found) for found in turns.values()} == {
+                frozenset({before}), frozenset({new})
+            }  # fmt: skip
+            (event,) = await made.send(1)
+            assert {release for _, release in made.turns(event)} == {before}

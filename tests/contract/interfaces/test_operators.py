@@ -462,13 +462,23 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("mode", lambda: modes.dispatch(commands, nobody, {"agent": "x", "mode": "ask"})),
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
         ]
+        given = {"agent": "x", "share_milli": 100}
+        questions += [
+            (verb, partial(canaries.dispatch, commands, verb, nobody, given))
+            for verb in canaries.VERBS
+        ]
         questions += [
             (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
             for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
-        named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
-        named = {**named, "agent": "x", "share_milli": 100}
-        for module in (approvals, undo, releases, canaries):
+        named: dict[str, Any] = {
+            "hold": "hold_1",
+            "holds": {"hold_1": "d"},
+            "text": "x",
+            "effect": "eff_1",
+        }
+        named = {**named, "agent": "x"}
+        for module in (approvals, undo, releases):
             questions += [
                 (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()

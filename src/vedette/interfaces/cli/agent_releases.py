@@ -207,7 +207,8 @@ def _show_canary(settings: Settings, name: str) -> None:
     running = client.status()["canaries"] if client.is_alive() else []
     found = next((one for one in running if one["agent"] == name), None)
     none = f"{name} has no canary" + ("" if client.is_alive() else "; no fleet runs here")
-    print_result(found, none if found is None else "\n".join(canary_lines(found)))
+    text = none if found is None else "\n".join(canary_lines(found))
+    print_result({"agent": name, "canary": found}, text)
 
 
 def canary_lines(one: Mapping[str, Any]) -> list[str]:
@@ -252,7 +253,7 @@ def _folder(agent: Agent) -> Any:
 
 def _load_side(settings: Settings, name: str, side: str) -> tuple[Agent, str]:
     """Return an agent as one side of a comparison declares it, and the side's name."""
-    from vedette.config.released_agents import load_released_agent
+    from vedette.config.agent_snapshot import load_released_agent
     from vedette.domain.base.clock import SystemClock
     from vedette.interfaces.cli.fleet import find_agent, load_agents
     from vedette.ledger.history.release_history import find_release, read_release_history

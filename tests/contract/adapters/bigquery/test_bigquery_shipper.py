@@ -182,12 +182,12 @@ async def test_a_view_that_may_not_be_made_holds_up_nothing(
 ) -> None:
     """Where Terraform makes the views the shipper has no right to."""
 
-    class Withheld(Warehouse):
+    class StartRelease(Warehouse):
         def _make_view(self, view: str, text: str) -> None:
             raise Forbidden("no")  # type: ignore[no-untyped-call]
 
     async with toy_fleet(tmp_path, World()) as fleet:
-        shipper = shipper_of(fleet, Withheld(PROJECT, bigquery.short))
+        shipper = shipper_of(fleet, StartRelease(PROJECT, bigquery.short))
         assert await shipper.ship() == fleet.app.store.ledger.last_seq() == len(shipped(bigquery))
         assert f"the view {bigquery.name}.holds may not be made or renewed" in shipper.gaps
         await shipper.close()
