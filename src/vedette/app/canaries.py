@@ -1,7 +1,7 @@
-"""Canaries: candidate releases that run beside an agent's, for a share of its keys.
+"""Canaries: other releases that run beside an agent's, for a share of its keys.
 
 A canary is what the ledger says it is: `canary.started` begins it, and what both sides did since is
-read off the entries after it. The engine ends it with `canary.aborted` where the candidate does
+read off the entries after it. The engine ends it with `canary.aborted` where the canary does
 worse (`vedette.operations.canary_comparison`), or with `canary.ended`.
 """
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from msgspec import Struct, field
 
-from vedette.app.candidate_code import OpenedCode
+from vedette.app.canary_code import OpenedCode
 from vedette.config.agent_snapshot import load_released_agent
-from vedette.domain.agent import Agent, Candidate
+from vedette.domain.agent import Agent, Canary
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, StoreFailed, Unavailable, VedetteError
 from vedette.domain.entry import CANARY_KINDS, Body, Draft
@@ -44,7 +44,7 @@ _MAX_FOR_US = 31 * 86_400_000_000
 _EVERY_S = 1.0
 # How many entries are read at a time, before others have their turn of the loop.
 _SLICE = 500
-# How long what a candidate is at may take to end before its workers are.
+# How long what a canary is at may take to end before its workers are.
 _LINGER_S = 30.0
 _READ_KINDS = (
     "turn.reasoned", "run.closed", "run.dead", "run.corrected", "action.decided",
@@ -54,10 +54,10 @@ _READ_KINDS = (
 _FAILURES = frozenset({"run.dead", "effect.failed", "effect.unknown"})
 
 
-class RunningCanary(Struct):
-    """A canary that runs: its candidate, what it is compared with, and what it is to come to."""
+class CanaryTrial(Struct):
+    """A canary that runs: its release, what it is compared with, and what it is to come to."""
 
-    candidate: Candidate
+    canary: Canary
     baseline: str
     until_us: int
     min_runs: int
@@ -68,12 +68,12 @@ class RunningCanary(Struct):
 
     @property
     def agent(self) -> Agent:
-        """Return the candidate as it is declared."""
-        return self.candidate.agent
+        """Return the canary as it is declared."""
+        return self.canary.agent
 
     @property
     def is_faulty(self) -> bool:
-        """Say whether its last look found the candidate worse."""
+        """Say whether its last look found the canary worse."""
         return self.last is not None and self.last.fault is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -82,9 +82,9 @@ class RunningCanary(Struct):
         return {
             "agent": self.agent.name,
             "release": self.baseline,
-            "candidate": self.agent.release,
-            "entry": self.candidate.since,
-            "share_milli": self.candidate.share_milli,
+            "canary": self.agent.release,
+            "entry": self.canary.since,
+            "share_milli": self.canary.share_milli,
             "until": self.until_us,
             "min_runs": self.min_runs,
             "promotes": self.promotes,
@@ -97,7 +97,7 @@ class Canaries(Struct):
 
     releases: Releases
     open_code: Callable[[Agent], Awaitable[OpenedCode]]
-    running: dict[str, RunningCanary] = field(default_factory=dict)
+    running: dict[str, CanaryTrial] = field(default_factory=dict)
     _last_seq: int = 0
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -138,34 +138,34 @@ class Canaries(Struct):
                 "share_milli": share_milli, "until": until_us, "limit": min_runs,
                 "outcome": "promote" if promote else "ask", "actor": str(order.principal),
             }  # fmt: skip
-            # Until the candidate is in its place nothing of its keys is begun.
+            # Until the canary is in its place nothing of its keys is begun.
             services.stops.pause(name, "canary")
             try:
                 started = Draft("canary.started", fields, body=order.body())
                 since = await services.store.commands.append_entries(
                     [started], command=order.command_id
                 )
-                canary = _make_canary(made, opened, {**fields, "seq": since})
-                self._put(canary)
+                trial = _make_canary(made, opened, {**fields, "seq": since})
+                self._put(trial)
             except BaseException:
                 await opened.close()
                 raise
             finally:
                 services.stops.unpause(name, "canary")
-        return canary.to_json()
+        return trial.to_json()
 
     async def end(self, order: Order, name: str) -> dict[str, Any]:
         """End an agent's canary; its keys are the release's again."""
         self.releases.check_order(order, name, "agent_canary_end")
         async with self._lock:
-            canary = self.running.get(name)
-            if canary is None:
+            trial = self.running.get(name)
+            if trial is None:
                 raise BadCommand(f"{name} has no canary")
-            look = canary.comparison.preview(canary.comparison.looks + 1)
+            look = trial.comparison.preview(trial.comparison.looks + 1)
             fields = {"outcome": "person", "actor": str(order.principal)}
             body = {"reason": order.reason, **look.to_json()}
-            await self._end(canary, "canary.ended", fields, body, order.command_id)
-        return {"agent": name, "release": canary.baseline, **look.to_json()}
+            await self._end(trial, "canary.ended", fields, body, order.command_id)
+        return {"agent": name, "release": trial.baseline, **look.to_json()}
 
     def _refuse_place(self, name: str) -> None:
         settings = self.releases.settings
@@ -184,8 +184,8 @@ class Canaries(Struct):
         if made.last_reasoner not in ("judge", "adk"):
             what = f"{made.last_reasoner} reasons for {made.name}, and has one release of it"
             raise BadCommand(what, where=where, mend="release it with `vedette agent release`")
-        changed = [name for name, shown in (("subscriptions", "triggers"), ("scopes", "memory"))
-                   if getattr(current, name) != getattr(made, name) and shown]  # fmt: skip
+        same = {"subscriptions": "triggers", "scopes": "memory"}
+        changed = [same[name] for name in same if getattr(current, name) != getattr(made, name)]
         if changed:
             what = f"a canary cannot change {', '.join(changed)}: both sides see the same"
             raise BadCommand(what, where=where, mend="release it with `vedette agent release`")
@@ -196,7 +196,7 @@ class Canaries(Struct):
         except VedetteError as error:
             raise BadCommand(error.what, where=error.where, mend=error.mend) from error
         except Exception as error:
-            # Whatever the candidate's code raised in its worker.
+            # Whatever the canary's code raised in its worker.
             what, where = f"{type(error).__name__}: {error}", f"{agent.name}/judge.py"
             raise BadCommand(what, where=where, mend="correct the agent's code") from error
 
@@ -229,7 +229,7 @@ class Canaries(Struct):
         try:
             made = load_released_agent(self.releases.settings, name, entry["release"])
             if made is None:
-                return "the files of its candidate are not kept"
+                return "its files are not kept"
             self._refuse_place(name)
             self._refuse_changes(agent, made)
             self._put(_make_canary(made, await self._open(made), entry))
@@ -237,13 +237,13 @@ class Canaries(Struct):
             return str(error)
         return None
 
-    def _put(self, canary: RunningCanary) -> None:
-        """Let a candidate run. Nothing is awaited: no turn sees half of it."""
-        services, name = self.releases.services, canary.agent.name
-        self.running[name] = canary
-        self._last_seq = min(self._last_seq or canary.candidate.since, canary.candidate.since)
-        services.candidate_code[name] = canary.opened.code
-        services.fleet.candidates[name] = canary.candidate
+    def _put(self, trial: CanaryTrial) -> None:
+        """Let a canary run. Nothing is awaited: no turn sees half of it."""
+        services, name = self.releases.services, trial.agent.name
+        self.running[name] = trial
+        self._last_seq = min(self._last_seq or trial.canary.since, trial.canary.since)
+        services.canary_code[name] = trial.opened.code
+        services.fleet.canaries[name] = trial.canary
 
     async def tick(self) -> list[str]:
         """Read on, and end what is to end; return what a person should see. Raises StoreFailed."""
@@ -251,12 +251,12 @@ class Canaries(Struct):
             return []
         async with self._lock:
             await self._read_on()
-            told = [await self._judge(canary) for canary in list(self.running.values())]
+            told = [await self._judge(trial) for trial in list(self.running.values())]
         return [line for line in told if line]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the canaries that run, as `status --json` prints them."""
-        return [canary.to_json() for canary in self.running.values()]
+        return [trial.to_json() for trial in self.running.values()]
 
     async def watch(self, trouble: Callable[[str], None]) -> None:
         """Compare the canaries for as long as the fleet runs."""
@@ -274,25 +274,20 @@ class Canaries(Struct):
             for seq, raw, _, _ in store.ledger.walk(_READ_KINDS, self._last_seq):
                 self._last_seq, count = seq, count + 1
                 entry = orjson.loads(raw)
-                canary = self.running.get(entry.get("agent", ""))
-                if canary is not None:
-                    self._take_in(canary, entry, keys)
-                    if canary.comparison.is_due:
+                trial = self.running.get(entry.get("agent", ""))
+                if trial is not None:
+                    self._take_in(trial, entry, keys)
+                    if trial.comparison.is_due:
                         # Here, not later: whoever reads this again makes the same looks.
-                        canary.last = canary.comparison.look()
+                        trial.last = trial.comparison.look()
                 if count == _SLICE:
                     break
             if count < _SLICE:
                 return
             await asyncio.sleep(0)
 
-    def _take_in(
-        self, canary: RunningCanary, entry: Mapping[str, Any], keys: dict[str, str]
-    ) -> None:
-        if (
-            entry["seq"] <= canary.candidate.since
-            or entry.get("about", 0) <= canary.candidate.since
-        ):
+    def _take_in(self, trial: CanaryTrial, entry: Mapping[str, Any], keys: dict[str, str]) -> None:
+        if entry["seq"] <= trial.canary.since or entry.get("about", 0) <= trial.canary.since:
             return  # of a run that was begun before
         runs, id, kind = self.releases.services.store.runs, entry.get("run"), entry["kind"]
         if id is None:
@@ -302,7 +297,7 @@ class Canaries(Struct):
             if run is None:
                 return
             key = keys[id] = run.key
-        comparison = canary.comparison
+        comparison = trial.comparison
         if kind == "turn.reasoned" and entry["turn"] == 1:
             event = runs.event_at(entry["about"]) if entry.get("label") == "undo" else None
             if event is not None and event.is_undo:
@@ -329,101 +324,101 @@ class Canaries(Struct):
                 if unit in COSTS:
                     comparison.spend(key, unit, amount)
 
-    async def _judge(self, canary: RunningCanary) -> str | None:
+    async def _judge(self, trial: CanaryTrial) -> str | None:
         """End a canary that is to end; return what a person should see of it."""
-        services, name = self.releases.services, canary.agent.name
-        if services.fleet.candidates.get(name) is not canary.candidate:
+        services, name = self.releases.services, trial.agent.name
+        if services.fleet.canaries.get(name) is not trial.canary:
             # Another release was made, and has taken its place already.
-            await self._end(canary, "canary.ended", {"outcome": "release"}, {})
+            await self._end(trial, "canary.ended", {"outcome": "release"}, {})
             return f"{name}: its canary is over, as another release of it was made"
-        is_over = services.clock.now_us() >= canary.until_us
-        if (gap := find_budget_gap(services.budgets, canary.agent)) is not None:
-            await self._end(canary, "canary.aborted", {"rule": "budget"}, {"reason": gap})
+        is_over = services.clock.now_us() >= trial.until_us
+        if (gap := find_budget_gap(services.budgets, trial.agent)) is not None:
+            await self._end(trial, "canary.aborted", {"rule": "budget"}, {"reason": gap})
             return f"{name}: its canary was aborted: {gap}"
-        if canary.is_faulty:
-            return await self._abort(canary)
-        return await self._finish(canary) if is_over else None
+        if trial.is_faulty:
+            return await self._abort(trial)
+        return await self._finish(trial) if is_over else None
 
-    async def _abort(self, canary: RunningCanary) -> str:
-        """End a canary whose last look found its candidate worse."""
-        look = canary.last
+    async def _abort(self, trial: CanaryTrial) -> str:
+        """End a canary that its last look found worse."""
+        look = trial.last
         assert look is not None
-        await self._end(canary, "canary.aborted", {"rule": look.fault}, look.to_json())
-        return f"{canary.agent.name}: {_abort_text(canary, look)}"
+        await self._end(trial, "canary.aborted", {"rule": look.fault}, look.to_json())
+        return f"{trial.agent.name}: {_abort_text(trial, look)}"
 
-    async def _finish(self, canary: RunningCanary) -> str:
-        """End a canary whose time is over; make its candidate the release, if that was wanted."""
-        name = canary.agent.name
-        canary.last = look = canary.comparison.look()
+    async def _finish(self, trial: CanaryTrial) -> str:
+        """End a canary whose time is over; make it the release, if that was wanted."""
+        name = trial.agent.name
+        trial.last = look = trial.comparison.look()
         if look.fault is not None:
-            return await self._abort(canary)
-        if look.candidate.runs < canary.min_runs:
-            await self._end(canary, "canary.ended", {"outcome": "few"}, look.to_json())
-            return f"{name}: its canary is over; {look.candidate.runs} runs prove nothing"
-        outcome = "promote" if canary.promotes else "ask"
-        await self._end(canary, "canary.ended", {"outcome": outcome}, look.to_json())
-        if not canary.promotes:
+            return await self._abort(trial)
+        if look.canary.runs < trial.min_runs:
+            await self._end(trial, "canary.ended", {"outcome": "few"}, look.to_json())
+            return f"{name}: its canary is over; {look.canary.runs} runs prove nothing"
+        outcome = "promote" if trial.promotes else "ask"
+        await self._end(trial, "canary.ended", {"outcome": outcome}, look.to_json())
+        if not trial.promotes:
             return f"{name}: its canary is over without a fault; `vedette agent release {name}`"
-        order = Order(ENGINE, f"its canary (entry {canary.candidate.since}) showed no fault")
+        order = Order(ENGINE, f"its canary (entry {trial.canary.since}) showed no fault")
         try:
-            await self.releases.promote(order, canary.agent, canary.baseline)
+            await self.releases.promote(order, trial.agent, trial.baseline)
         except VedetteError as error:
             return f"{name}: its canary showed no fault, and it could not be released: {error}"
-        return f"{name}: its canary showed no fault; release {canary.agent.release[:12]} runs"
+        return f"{name}: its canary showed no fault; release {trial.agent.release[:12]} runs"
 
     async def _end(
         self,
-        canary: RunningCanary,
+        trial: CanaryTrial,
         kind: str,
         fields: Mapping[str, Any],
         body: Mapping[str, Any],
         command: str | None = None,
     ) -> None:
         """Make the end of a canary durable, then give its keys back."""
-        services, name = self.releases.services, canary.agent.name
-        about = {"agent": name, "release": canary.agent.release, "what": canary.baseline}
+        services, name = self.releases.services, trial.agent.name
+        about = {"agent": name, "release": trial.agent.release, "what": trial.baseline}
         draft = Draft(
             kind, {**about, "actor": str(ENGINE), **fields}, body=Body(canonical_json(dict(body)))
         )
         await services.store.commands.append_entries([draft], command=command)
         del self.running[name]
-        if services.fleet.candidates.get(name) is canary.candidate:
-            del services.fleet.candidates[name], services.candidate_code[name]
-        closing = asyncio.create_task(self._close_code(canary), name=f"canary of {name}")
+        if services.fleet.canaries.get(name) is trial.canary:
+            del services.fleet.canaries[name], services.canary_code[name]
+        closing = asyncio.create_task(self._close_code(trial), name=f"canary of {name}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def _close_code(self, canary: RunningCanary) -> None:
-        """Let go of a candidate's workers once nobody waits for them, in a bounded time."""
+    async def _close_code(self, trial: CanaryTrial) -> None:
+        """Let go of a canary's workers once nobody waits for them, in a bounded time."""
         try:
             async with asyncio.timeout(_LINGER_S):
-                while self.releases.dispatcher.is_active(canary.agent.name):  # noqa: ASYNC110
+                while self.releases.dispatcher.is_active(trial.agent.name):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             pass
         finally:
-            await canary.opened.close()
+            await trial.opened.close()
 
     async def close(self) -> None:
-        """Let go of all candidates' workers; the canaries go on with the next start."""
+        """Let go of all canaries' workers; the canaries go on with the next start."""
         for task in list(self._closing):
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
-        for canary in self.running.values():
-            await canary.opened.close()
+        for trial in self.running.values():
+            await trial.opened.close()
         self.running.clear()
 
 
-def _make_canary(made: Agent, opened: OpenedCode, entry: Mapping[str, Any]) -> RunningCanary:
-    candidate = Candidate(made, entry["seq"], entry["share_milli"])
-    return RunningCanary(
-        candidate,
+def _make_canary(made: Agent, opened: OpenedCode, entry: Mapping[str, Any]) -> CanaryTrial:
+    canary = Canary(made, entry["seq"], entry["share_milli"])
+    return CanaryTrial(
+        canary,
         entry["what"],
         entry["until"],
         entry["limit"],
         entry["outcome"] == "promote",
         opened,
-        Comparison(candidate.has_key),
+        Comparison(canary.has_key),
     )
 
 
@@ -437,12 +432,12 @@ def _check_numbers(share_milli: int, for_us: int, min_runs: int) -> None:
         raise BadCommand("at least one run", mend="--min-runs 50")
 
 
-def _abort_text(canary: RunningCanary, look: Look) -> str:
+def _abort_text(trial: CanaryTrial, look: Look) -> str:
     fault = look.fault or ""
-    ours, theirs = look.candidate, look.baseline
+    ours, theirs = look.canary, look.baseline
     return (
         f"its canary was aborted for {fault}: {ours.marked[fault]} of {ours.keys} keys, where "
-        f"release {canary.baseline[:12]} has {theirs.marked[fault]} of {theirs.keys}"
+        f"release {trial.baseline[:12]} has {theirs.marked[fault]} of {theirs.keys}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.app.canaries import Canaries
-from vedette.app.candidate_code import open_candidate_code
+from vedette.app.canary_code import open_canary_code
 from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
@@ -252,7 +252,7 @@ async def _open_app(
     commands = await _commands(settings, services, store, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
     releases = Releases(settings, services, lessons, dispatcher, rollout, scopes)
-    canaries = Canaries(releases, partial(open_candidate_code, settings, services, lessons))
+    canaries = Canaries(releases, partial(open_canary_code, settings, services, lessons))
     commands.releases, commands.canaries = releases, canaries
     if not settings.store.visit:
         rollout.load_releases = releases.live_agents

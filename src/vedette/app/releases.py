@@ -151,7 +151,7 @@ class Releases(Struct):
             await self._install(made, place, [draft], order.command_id)
 
     async def promote(self, order: Order, made: Agent, before: str) -> None:
-        """Make a candidate, whose snapshot is at hand, the release. Raises as `release`."""
+        """Make a canary's release, whose snapshot is at hand, the release. Raises as `release`."""
         async with self.order_lock:
             await self._make_release(order, made, before)
 
@@ -368,8 +368,8 @@ class Releases(Struct):
         """
         services, name, lessons = self.services, release.name, self.lessons
         services.fleet.replace(release)
-        services.fleet.candidates.pop(name, None)  # that was compared with the one before
-        services.candidate_code.pop(name, None)
+        services.fleet.canaries.pop(name, None)  # that was compared with the one before
+        services.canary_code.pop(name, None)
         install()
         if name in lessons.agents:
             lessons.agents[name] = release
@@ -507,8 +507,8 @@ class Releases(Struct):
                 now = known[1]
             except (OSError, BadFleet):
                 now = ""
-            candidate = self.services.fleet.candidates.get(name)
-            if now not in (agent.release, candidate and candidate.agent.release):
+            canary = self.services.fleet.canaries.get(name)
+            if now not in (agent.release, canary and canary.agent.release):
                 found.append(ChangedAgent(name, agent.release, now))
         return found
 

@@ -1,7 +1,7 @@
 """Start releases: what a start runs of an agent whose folder was taken back, or is tried.
 
 Who rolls an agent back, or begins a canary, leaves its folder as it is. So that a restart does not
-bring back what was taken back, or give a candidate every key, the release that the ledger names
+bring back what was taken back, or give a canary every key, the release that the ledger names
 runs on out of its snapshot for as long as the folder has that content; anything else that lies
 there is released by a start as ever.
 """
@@ -32,12 +32,12 @@ class StartRelease(Struct):
 
 
 def find_start_releases(record: EntryLog) -> Mapping[str, StartRelease]:
-    """Return, by agent, the release that the ledger names and the folder contents that it runs on in place of."""
+    """Return, by agent, the release that the ledger names, and the contents it runs in place of."""
     found: dict[str, StartRelease] = {}
     for _, raw, _, _ in record.walk((*RELEASE_KINDS, "canary.started")):
         entry = orjson.loads(raw)
         if entry["kind"] == "canary.started":
-            # The folder's content is a candidate's, whatever comes of it, until it is released.
+            # The folder's content is a canary's, whatever comes of it, until it is released.
             known = found.setdefault(entry["agent"], StartRelease(entry["what"]))
             known.contents.add(entry["release"])
             continue

@@ -240,8 +240,8 @@ class Match(Struct, frozen=True):
     why: str
 
 
-class Candidate(Struct, frozen=True):
-    """A candidate release of an agent, beside the one that runs: it has a share of the keys.
+class Canary(Struct, frozen=True):
+    """A canary of an agent: another release, beside the one that runs: it has a share of the keys.
 
     `since` is the ledger's entry that began it: it names the canary, and what was accepted before
     it stays with the release that runs. `share_milli` is how many keys of a thousand it has.
@@ -252,26 +252,26 @@ class Candidate(Struct, frozen=True):
     share_milli: int
 
     def has_key(self, key: str) -> bool:
-        """Say whether a key is the candidate's: by a hash, the same for as long as it runs."""
+        """Say whether a key is the canary's: by a hash, the same for as long as it runs."""
         text = f"{self.since}\n{self.agent.name}\n{key}".encode("utf-8", "surrogatepass")
         place = int.from_bytes(hashlib.sha256(text).digest()[:8])
         return place * 1000 < self.share_milli << 64
 
     def has_run(self, key: str, position: int) -> bool:
-        """Say whether the run of a key's event, accepted at `position`, is the candidate's."""
+        """Say whether the run of a key's event, accepted at `position`, is the canary's."""
         return position > self.since and self.has_key(key)
 
 
 class Fleet(Struct, frozen=True):
     """All agents of one store, by name. Belongs to the event loop once it runs.
 
-    `candidates` are the releases that are tried beside an agent's, by its name.
+    `canaries` are the releases that are tried beside an agent's, by its name.
     """
 
     name: str
     agents: dict[str, Agent]
     max_hops: int = 8
-    candidates: dict[str, Candidate] = field(default_factory=dict)
+    canaries: dict[str, Canary] = field(default_factory=dict)
     _match_cache: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
@@ -286,9 +286,9 @@ class Fleet(Struct, frozen=True):
 
     def release_of(self, name: str, key: str, position: int) -> Agent:
         """Return the release of an agent that a run belongs to. Raises as `agent`."""
-        candidate = self.candidates.get(name)
-        if candidate is not None and candidate.has_run(key, position):
-            return candidate.agent
+        canary = self.canaries.get(name)
+        if canary is not None and canary.has_run(key, position):
+            return canary.agent
         return self.agent(name)
 
     def replace(self, agent: Agent) -> None:

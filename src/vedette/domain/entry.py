@@ -22,7 +22,7 @@ KINDS = frozenset(
         # A person made its folder the release (before: `what`), or one that an earlier entry
         # (`back_to`) began; body: reason.
         "agent.released",
-        # A candidate (`release`) runs beside an agent's release (`what`) for a share of its keys,
+        # Another release runs beside an agent's release (`what`) for a share of its keys,
         # until an instant; `outcome` says what becomes of it then: promote or ask. Body: reason.
         "canary.started",
         "canary.aborted",  # the engine found it worse, by `rule`; body: the numbers of both

@@ -50,7 +50,7 @@ from vedette.domain.row_proof import (
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
-from vedette.engine.services import CandidateCode, Services
+from vedette.engine.services import CanaryCode, Services
 from vedette.engine.tool_calls import answer_data
 from vedette.engine.turn_history import retell_turns
 
@@ -72,7 +72,7 @@ class RunContext(Struct):
     entries are found by, beside its event; `told_readers` may read all that its model was told.
     `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
     `is_deferred` says that its judge left it to its model, in its first turn. `code` runs the code
-    of a candidate release; None: what runs the fleet's does.
+    of a canary release; None: what runs the fleet's does.
     """
 
     services: Services
@@ -99,7 +99,7 @@ class RunContext(Struct):
     told_readers: Readers = None
     accepted_us: int = 0
     is_deferred: bool = False
-    code: CandidateCode | None = None
+    code: CanaryCode | None = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -109,7 +109,7 @@ class RunContext(Struct):
         agent = services.fleet.release_of(run.agent, run.key, run.position)
         context = cls(services, run, epoch, agent, event, [], subject=subject_of(event))
         if services.fleet.agents.get(run.agent) is not agent:
-            context.code = services.candidate_code[run.agent]
+            context.code = services.canary_code[run.agent]
         context.is_resumed = run.steps > 0
         before = services.keys.adopt_lease(run.agent, run.key, epoch)
         if before != epoch:

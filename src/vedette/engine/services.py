@@ -27,8 +27,8 @@ from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
 
 
-class CandidateCode(Struct):
-    """What runs the code of a candidate release, apart from what runs all others'."""
+class CanaryCode(Struct):
+    """What runs the code of a canary release, apart from what runs all others'."""
 
     agent: Agent
     reasoners: Mapping[str, Reasoner]
@@ -43,8 +43,8 @@ class Services(Struct):
     actions lately had no room for: it only spares an attempt in vain, as whether there is room is
     for the store to say. `known_values` are those of charter and registry by agent, with the two
     that they were collected from. `catch_up_policy` makes the policy live that the store says is:
-    its commit stood although it raised. `candidate_code` has what runs the candidates of
-    `fleet.candidates`.
+    its commit stood although it raised. `canary_code` has what runs the canaries of
+    `fleet.canaries`.
     """
 
     fleet: Fleet
@@ -72,7 +72,7 @@ class Services(Struct):
     run_journal: RunJournal | None = None
     loss_window: LossWindow | None = None
     catch_up_policy: Callable[[], Awaitable[None]] | None = None
-    candidate_code: dict[str, CandidateCode] = field(default_factory=dict)
+    canary_code: dict[str, CanaryCode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.models.breakers = self.breakers
@@ -90,7 +90,7 @@ class Services(Struct):
         """Forget what was judged and written ahead of commits for a run's key."""
         agent = self.fleet.agents.get(run.agent)
         if agent is not None:
-            candidate = self.candidate_code.get(run.agent)
-            for code in (self,) if candidate is None else (self, candidate):
+            canary = self.canary_code.get(run.agent)
+            for code in (self,) if canary is None else (self, canary):
                 code.reasoners[agent.reasoner].drop_state(run.agent, run.key)
             self.keys.forget(agent, run.key)

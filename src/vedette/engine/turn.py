@@ -126,7 +126,7 @@ def compose_step(
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
         if is_uneventful and services.fleet.agents.get(context.agent.name) is not context.agent:
-            # A candidate's: else it is the release that the fleet ran then.
+            # A canary's: else it is the release that the fleet ran then.
             fields["release"] = context.agent.release
         if is_uneventful and context.memories:
             fields["memory"] = ",".join(cite for cite, _ in context.citations[turn])

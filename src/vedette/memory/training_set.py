@@ -126,10 +126,10 @@ class Lessons(Struct):
         ]
 
 
-class CandidateLessons(Lessons):
-    """The training set of an agent's candidate release: what `live` lets the agent read by now.
+class CanaryLessons(Lessons):
+    """The training set of an agent's canary release: what `live` lets the agent read by now.
 
-    So nobody has to tell the candidate of a policy or a memory that changed: whoever makes its
+    So nobody has to tell the canary of a policy or a memory that changed: whoever makes its
     judge anew where `pop_expired` says so, before each judgement, has it taught anew.
     """
 
@@ -137,8 +137,8 @@ class CandidateLessons(Lessons):
     _taught: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, live: Lessons, agent: Agent) -> CandidateLessons:
-        """Return the lessons of a candidate of an agent that `live` teaches."""
+    def of(cls, live: Lessons, agent: Agent) -> CanaryLessons:
+        """Return the lessons of a canary of an agent that `live` teaches."""
         return cls(live.banks, {agent.name: agent}, live=live)
 
     def load_lessons(self, agent: str, now_us: int) -> list[Memory]:

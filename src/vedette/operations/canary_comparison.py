@@ -1,6 +1,6 @@
-"""Canary comparison: whether a candidate release does worse than the one beside it, by key.
+"""Canary comparison: whether a canary release does worse than the one beside it, by key.
 
-Which side a key is on is dealt by a hash, whatever the key is like. So for a candidate that is no
+Which side a key is on is dealt by a hash, whatever the key is like. So for a canary that is no
 worse, the number of its keys that show something is hypergeometric, and Fisher's exact test,
 one-sided, is exact (R. A. Fisher, *The Design of Experiments*, 1935, §21; as a test of
 randomisation: P. Rosenbaum, *Observational Studies*, 2nd ed., §2.4). A key is marked at most once
@@ -57,13 +57,13 @@ class SideTally(Struct, frozen=True):
 class Look(Struct, frozen=True):
     """One look at a canary. `fault` is the measure that aborts it, None if none does.
 
-    `probabilities` are, for each measure, how likely so many marked keys of the candidate are if
+    `probabilities` are, for each measure, how likely so many marked keys of the canary are if
     it is no worse; `bound` is what each is compared with.
     """
 
     number: int
     bound: float
-    candidate: SideTally
+    canary: SideTally
     baseline: SideTally
     probabilities: Mapping[str, float]
     fault: str | None
@@ -74,14 +74,14 @@ class Look(Struct, frozen=True):
             "look": self.number,
             "bound_millionth": round(self.bound * 1e6),
             "probability_millionth": {n: round(p * 1e6) for n, p in self.probabilities.items()},
-            "candidate_side": self.candidate.to_json(),
+            "canary_side": self.canary.to_json(),
             "baseline_side": self.baseline.to_json(),
             "fault": self.fault,
         }
 
 
 class Comparison(Struct):
-    """What was observed of both sides of one canary; `has_key` says which are the candidate's."""
+    """What was observed of both sides of one canary; `has_key` says which are the canary's."""
 
     has_key: Callable[[str], bool]
     keys: dict[str, KeyTally] = field(default_factory=dict)
@@ -123,13 +123,11 @@ class Comparison(Struct):
         """Return what the look of a number finds by now; to be acted on only if it is the next."""
         marked = {measure: self._find_marked(measure) for measure in MEASURES}
         tested = {key for key, tally in self.keys.items() if tally.runs or tally.marks}
-        candidates = {key for key in tested if self.has_key(key)}
-        ours = self._add_up(candidates, marked)
-        theirs = self._add_up(tested - candidates, marked)
+        dealt = {key for key in tested if self.has_key(key)}
+        ours = self._add_up(dealt, marked)
+        theirs = self._add_up(tested - dealt, marked)
         probabilities = {
-            measure: hypergeometric_tail(
-                len(keys & candidates), len(candidates), len(keys), len(tested)
-            )
+            measure: hypergeometric_tail(len(keys & dealt), len(dealt), len(keys), len(tested))
             for measure, keys in marked.items()
         }
         bound = ALPHA / len(MEASURES) / (number * (number + 1))

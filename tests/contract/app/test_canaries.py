@@ -1,4 +1,4 @@
-"""Canaries: a candidate release has a share of the keys, and is aborted where it does worse."""
+"""Canaries: a canary release has a share of the keys, and is aborted where it does worse."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_bad_candidate_is_aborted_without_a_person(tmp_path: Path, how: 
         old = release_digest(made.agent)
         made.write("new", **args)
         begun = await made.begin()
-        bad = begun["candidate"]
+        bad = begun["canary"]
         sent = await made.send_until_over(256)
         assert 0 < sent <= 64
         (aborted,) = made.fleet.entries("canary.aborted")
@@ -136,7 +136,7 @@ async def test_a_bad_candidate_is_aborted_without_a_person(tmp_path: Path, how: 
         assert aborted["actor"] == "engine:vedette" or aborted["actor"].startswith("engine")
         numbers = made.fleet.body(aborted["seq"])
         assert numbers["fault"] == rule
-        assert numbers["candidate_side"]["marked"][rule] > 2
+        assert numbers["canary_side"]["marked"][rule] > 2
         assert numbers["baseline_side"]["marked"][rule] == 0
         for event in await made.send(40):
             assert made.turns(event) == [("old 1", old)]
@@ -149,7 +149,7 @@ async def test_a_bad_candidate_is_aborted_without_a_person(tmp_path: Path, how: 
 async def test_one_whose_actions_people_correct_is_aborted(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         made.write("new")
-        new = (await made.begin())["candidate"]
+        new = (await made.begin())["canary"]
         for _ in range(8):
             for event in await made.send(16):
                 (run,) = made.fleet.runs(event)
@@ -186,7 +186,7 @@ async def test_a_good_candidate_is_not_aborted_in_a_thousand_runs(tmp_path: Path
         await made.begin()
         assert await made.send_until_over(1000, 100) == 0
         (now,) = made.canaries.to_json()
-        ours, theirs = now["candidate_side"], now["baseline_side"]
+        ours, theirs = now["canary_side"], now["baseline_side"]
         assert ours["runs"] + theirs["runs"] == 1000
         assert 150 < ours["runs"] < 250
         assert made.fleet.entries("canary.aborted") == []
@@ -198,7 +198,7 @@ async def test_a_key_keeps_its_side_over_a_restart_and_its_state_is_right(tmp_pa
         old = release_digest(made.agent)
         await made.send(40, keys=40)
         made.write("new")
-        new = (await made.begin(300))["candidate"]
+        new = (await made.begin(300))["canary"]
         sides: dict[str, set[str]] = {}
         for round in (2, 3, 4, 5):
             if round == 4:
@@ -223,7 +223,7 @@ async def test_a_long_canary_leaves_the_release_its_own_checkpoints(tmp_path: Pa
     async with running(tmp_path) as made:
         await made.send(300, keys=1)
         made.write("new", first="assert not hasattr(self, 'x')")
-        for share in (500, 499, 498):  # the key is dealt anew each time: once to the candidate
+        for share in (500, 499, 498):  # the key is dealt anew each time: once to the canary
             await made.begin(share)
             (event,) = await made.send(1, keys=1)
             if made.turns(event)[0][0].startswith("new"):
@@ -300,7 +300,7 @@ async def test_its_time_ends_it_and_a_person_releases_it(tmp_path: Path) -> None
         assert ended["outcome"] == "ask"
         assert made.fleet.app.services.fleet.agent("worker").release == begun["release"]
         await made.give("agent_release", agent="worker")
-        assert made.fleet.app.services.fleet.agent("worker").release == begun["candidate"]
+        assert made.fleet.app.services.fleet.agent("worker").release == begun["canary"]
 
 
 async def test_with_promote_it_becomes_the_release_if_it_had_its_runs(tmp_path: Path) -> None:
@@ -317,10 +317,10 @@ async def test_with_promote_it_becomes_the_release_if_it_had_its_runs(tmp_path: 
         made.canaries.running["worker"].until_us = 0
         await made.tick()
         (released,) = made.fleet.entries("agent.released")
-        assert (released["release"], released["what"]) == (begun["candidate"], begun["release"])
+        assert (released["release"], released["what"]) == (begun["canary"], begun["release"])
         await made.fleet.restart()
         (event,) = await made.send(1)
-        assert made.turns(event) == [("new 1", begun["candidate"])]
+        assert made.turns(event) == [("new 1", begun["canary"])]
 
 
 async def test_a_release_or_a_rollback_ends_it(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ async def test_what_cannot_be_a_canary_changes_nothing(tmp_path: Path) -> None:
         text = (made.agent / "agent.yaml").read_text()
         edits = {
             "order_by": ("order_by: subject", "order_by: id"),
-            "subscriptions": ("[{on: worker.job}]", "[{on: worker.job}, {on: more}]"),
+            "triggers": ("[{on: worker.job}]", "[{on: worker.job}, {on: more}]"),
         }
         for word, (old, new) in edits.items():
             (made.agent / "agent.yaml").write_text(text.replace(old, new))
@@ -382,7 +382,7 @@ async def test_a_canary_whose_files_are_gone_ends_at_the_start(tmp_path: Path) -
         begun = await made.begin()
         state = made.fleet.app.settings.state
         await made.fleet.close()
-        shutil.rmtree(state / "releases" / begun["candidate"])
+        shutil.rmtree(state / "releases" / begun["canary"])
         made.write("third")
         await made.fleet.open()
         assert not made.canaries.running
@@ -422,7 +422,7 @@ class Lavish(gemini_server._Handler):
 async def test_a_models_candidate_that_costs_five_times_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its instruction is the candidate's on its keys; a run of several turns keeps one release."""
+    """Its instruction is the canary's on its keys; a run of several turns keeps one release."""
     world = World()
     fleet = toy_fleet(tmp_path, world, reasoner="adk", workers=True, model_calls=2000)
     code = fleet.content / "agents" / "worker" / "agent.py"
@@ -437,7 +437,7 @@ async def test_a_models_candidate_that_costs_five_times_is_aborted(
             made = Fleet(fleet, world)
             before = made.fleet.app.services.fleet.agent("worker").release
             code.write_text(code.read_text().replace("Do what is asked.", "Be LAVISH."))
-            new = (await made.begin(300))["candidate"]
+            new = (await made.begin(300))["canary"]
             assert await made.send_until_over(256)
             (aborted,) = fleet.entries("canary.aborted")
             assert aborted["rule"] == "tokens"

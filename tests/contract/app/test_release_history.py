@@ -264,7 +264,7 @@ NARROWER = {
 
 async def compared(made: Fleet, edit: Callable[[], Any]) -> list[str]:
     from vedette.config.agent_snapshot import load_released_agent
-    from vedette.operations.release_diff import find_wider_requests
+    from vedette.operations.release_comparison import find_wider_requests
 
     before = made.fleet.app.services.fleet.agent("worker")
     edit()

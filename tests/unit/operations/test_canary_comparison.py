@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from vedette.domain.agent import Agent, Candidate
+from vedette.domain.agent import Agent, Canary
 from vedette.domain.budget import Budget
 from vedette.domain.identity import Identity
 from vedette.operations.canary_comparison import (
@@ -74,7 +74,7 @@ def test_a_candidate_that_is_no_worse_is_seldom_aborted() -> None:
     """At most one in twenty, though keys differ, costs have a heavy tail, and some keys are hot."""
     rng = random.Random(20261127)
 
-    def act(comparison: Comparison, key: str, candidate: bool) -> None:
+    def act(comparison: Comparison, key: str, canary: bool) -> None:
         for measure in MARKS:
             if rng.random() < weather(rng, key):
                 comparison.mark(key, measure)
@@ -116,7 +116,7 @@ def test_a_bad_candidate_is_found(how: str) -> None:
         act: Act = lambda c, key, bad: BAD[how](c, key, bad, rng)  # noqa: E731
         *_, last = play(rng, 0.1, 4000, 1000, act)
         assert last.fault is not None
-        most = max(most, last.candidate.runs + last.baseline.runs)
+        most = max(most, last.canary.runs + last.baseline.runs)
     assert most <= (2048 if how in ("fails one in four", "corrected") else 256)
 
 
@@ -151,20 +151,20 @@ def test_the_looks_spend_the_bound_and_no_more() -> None:
     assert spent < ALPHA
 
 
-def candidate(since: int, share: int) -> Candidate:
-    return Candidate(AGENT, since, share)
+def canary(since: int, share: int) -> Canary:
+    return Canary(AGENT, since, share)
 
 
 def test_keys_are_dealt_evenly_and_anew_for_each_canary() -> None:
     keys = [f"key {n}" for n in range(20_000)]
     for share in (1, 100, 500):
-        dealt = sum(candidate(7, share).has_key(key) for key in keys)
+        dealt = sum(canary(7, share).has_key(key) for key in keys)
         assert abs(dealt - len(keys) * share / 1000) < 5 * math.sqrt(len(keys) * share / 1000)
-    both = [candidate(7, 500).has_key(key) == candidate(8, 500).has_key(key) for key in keys]
+    both = [canary(7, 500).has_key(key) == canary(8, 500).has_key(key) for key in keys]
     assert 0.45 < sum(both) / len(keys) < 0.55
-    assert candidate(7, 500).has_key(keys[0]) == candidate(7, 500).has_key(keys[0])
+    assert canary(7, 500).has_key(keys[0]) == canary(7, 500).has_key(keys[0])
 
 
 def test_what_was_accepted_before_stays_with_the_release() -> None:
-    found = candidate(7, 1000)
+    found = canary(7, 1000)
     assert [found.has_run("k", position) for position in (6, 7, 8)] == [False, False, True]

@@ -106,7 +106,7 @@ def diff(name: str, old: str, new: str) -> int:
     """
     from vedette.config.agent_folder import read_files
     from vedette.ledger.history.policy_history import differences
-    from vedette.operations.release_diff import find_wider_requests
+    from vedette.operations.release_comparison import find_wider_requests
 
     settings = current_settings()
     (before, named), (after, renamed) = (_load_side(settings, name, side) for side in (old, new))
@@ -174,7 +174,7 @@ def canary(
     """Run the folder of the agent NAME beside its release, for a share of its keys; or show that.
 
     A key has the same side for as long as the canary runs; runs that were begun before it end on
-    the release. Where the candidate's keys show more errors, holds, cost or corrections than
+    the release. Where the canary's keys show more errors, holds, cost or corrections than
     chance allows, the engine aborts it. Without an option what runs is shown.
     """
     settings = current_settings()
@@ -213,10 +213,10 @@ def _show_canary(settings: Settings, name: str) -> None:
 
 def canary_lines(one: Mapping[str, Any]) -> list[str]:
     """Return what is printed of a running canary, line by line."""
-    ours, theirs = one["candidate_side"], one["baseline_side"]
+    ours, theirs = one["canary_side"], one["baseline_side"]
     wants = "it is released then" if one["promotes"] else "a person releases it then"
     lines = [
-        f"canary: {one['agent']} tries {one['candidate'][:_SHORT]} beside "
+        f"canary: {one['agent']} tries {one['canary'][:_SHORT]} beside "
         f"{one['release'][:_SHORT]} for {one['share_milli'] / 10:g}% of its keys until "
         f"{format_time(one['until'])}; {wants}",
         f"  {ours['runs']:,} runs of {ours['keys']:,} keys, beside {theirs['runs']:,} of "

@@ -1,4 +1,4 @@
-"""Wiring of what runs a candidate release: reasoners and tools of its own, in workers of its own.
+"""Wiring of what runs a canary release: reasoners and tools of its own, in workers of its own.
 
 So what its code does (it hangs, it takes memory, it ends its process) is held against nobody else's
 workers, and nothing that runs the present release is touched.
@@ -17,31 +17,31 @@ from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_m
 from vedette.app.remote_workers import add_google_tokens
 from vedette.app.workers import build_tool_executor, open_pool, try_judge
 from vedette.domain.agent import Agent, Fleet
-from vedette.engine.services import CandidateCode, Services
-from vedette.memory.training_set import CandidateLessons, Lessons
+from vedette.engine.services import CanaryCode, Services
+from vedette.memory.training_set import CanaryLessons, Lessons
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
 
 
 class OpenedCode(Struct):
-    """What runs a candidate's code, and what lets go of it."""
+    """What runs a canary's code, and what lets go of it."""
 
-    code: CandidateCode
+    code: CanaryCode
     close: Callable[[], Awaitable[None]]
 
 
-async def open_candidate_code(
+async def open_canary_code(
     settings: Settings, services: Services, live: Lessons, agent: Agent
 ) -> OpenedCode:
-    """Wire what runs a candidate's code, and make it once; `live` decides what it is taught.
+    """Wire what runs a canary's code, and make it once; `live` decides what it is taught.
 
     Its judge makes no checkpoint: a key that comes back is taken up from the release's own.
     Raises what making it raises.
     """
     from vedette.adapters.identity.secrets import with_secrets
 
-    alone, state = Fleet(services.fleet.name, {agent.name: agent}), settings.state / "candidates"
+    alone, state = Fleet(services.fleet.name, {agent.name: agent}), settings.state / "canaries"
     async with AsyncExitStack() as stack:
         judge_folder, model_folder = (state / agent.name / part for part in ("judge", "model"))
         for folder in (judge_folder, model_folder):
@@ -54,7 +54,7 @@ async def open_candidate_code(
         tools = build_tool_executor(settings, alone, pool)
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         stack.callback(cast("Any", tools).close)
-        lessons = CandidateLessons.of(live, agent)
+        lessons = CanaryLessons.of(live, agent)
         context = WorkerContext(
             alone, services.clock, services.metrics, settings, lessons, pool, model_pool, tools,
             makes_checkpoints=False,
@@ -64,5 +64,5 @@ async def open_candidate_code(
         if agent.has_judge:
             taught = live.preview_lessons(agent.name, services.clock.now_us())
             await try_judge(reasoners["judge"], agent, taught)
-        return OpenedCode(CandidateCode(agent, reasoners, tools), stack.pop_all().aclose)
+        return OpenedCode(CanaryCode(agent, reasoners, tools), stack.pop_all().aclose)
     raise AssertionError("an exit stack suppresses nothing")

@@ -1,4 +1,4 @@
-"""Release diff: what a release of an agent asks for beyond another, read off its declarations.
+"""Release comparison: what a release of an agent asks for beyond another, as it declares.
 
 Only what agent.yaml declares is compared; what the code does with it is for the file diff to show.
 An agent requests and policy grants, so nothing here is permitted by being asked for.
