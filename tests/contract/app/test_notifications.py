@@ -34,6 +34,7 @@ from vedette.app.followers.notifications import (
     mail_text,
     notice_facts,
     notice_fields,
+    notice_title,
 )
 from vedette.app.followers.notifier import NOTICES, Notifier
 from vedette.app.followers.telemetry import RecordReader
@@ -629,3 +630,15 @@ def test_what_is_wrong_with_them_is_told_by_line(
 ) -> None:
     (found,) = problems(tmp_path, TOML.replace(old, new))
     assert expected in found
+
+
+def test_the_end_of_a_canary_is_told() -> None:
+    about = {"seq": 1, "agent": "worker", "release": "b" * 64, "what": "a" * 64, "at": 1}
+    box = Outbox(0)
+    box.add_entry(7, {**about, "kind": "canary.aborted", "rule": "errors"}, ["mail"], 1)
+    box.add_entry(8, {**about, "kind": "canary.ended", "outcome": "ask"}, ["mail"], 1)
+    titles = [notice_title(notice, "harbour") for notice in box.pending]
+    assert titles == [
+        "[harbour] A canary was aborted: its release is worse: worker (errors)",
+        "[harbour] A canary is over: worker (ask)",
+    ]
