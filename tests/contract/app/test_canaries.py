@@ -450,3 +450,40 @@ async def test_a_models_candidate_that_costs_five_times_is_aborted(
             }  # fmt: skip
             (event,) = await made.send(1)
             assert {release for _, release in made.turns(event)} == {before}
+
+
+async def test_a_restart_counts_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.write("new", times=2)
+        await made.begin()
+        await made.send(100, keys=30)
+        await made.tick()
+        (before,) = made.canaries.to_json()
+        await made.fleet.restart()
+        await made.tick()
+        (after,) = made.canaries.to_json()
+        assert after == before
+        assert before["look"] > 1
+
+
+async def test_an_agent_without_a_canary_has_the_entries_that_it_had(tmp_path: Path) -> None:
+    def entries_of(made: Fleet, event: Event) -> list[dict[str, Any]]:
+        # What names the event, or its place in the ledger.
+        own = {"seq", "at", "about", "run", "event", "cause", "action", "action_digest",
+               "effect_key", "body"}  # fmt: skip
+        found = [e for e in made.fleet.entries() if e.get("event") == event.key]
+        judges = [e["state"][:8] for e in found if "state" in e]
+        return [{k: v for k, v in e.items() if k not in {*own, "state"}} for e in found] + [
+            {"judges": judges}
+        ]
+
+    async with running(tmp_path) as made:
+        (before,) = await made.send(1, agent="other")
+        (mine,) = await made.send(1)
+        made.write("new")
+        await made.begin(1)
+        (beside,) = await made.send(1, agent="other")
+        assert entries_of(made, beside) == entries_of(made, before)
+        await made.give("agent_canary_end", agent="worker")
+        (after,) = await made.send(1)
+        assert entries_of(made, after) == entries_of(made, mine)

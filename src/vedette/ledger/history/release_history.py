@@ -23,7 +23,7 @@ class ReleasePeriod(Struct):
 
     `entry` is the ledger's that began it, at `at` (microseconds); `how` says by what: a start of
     the fleet, or a person's release or rollback, whose `reason` is None where it was erased.
-    `policy_rev` and `banks` (each memory bank's digest) were in force then; `memory_entry` is
+    `policy_rev` and `banks` (each memory bank's version) were in force then; `memory_entry` is
     the last entry before it by which a memory was promoted, retired or restored (0: none), with
     `memory_changes` of them since `banks` was recorded. `runs` are the runs whose first turn the
     release thought in that time.
@@ -36,7 +36,7 @@ class ReleasePeriod(Struct):
     by: str | None
     reason: str | None
     policy_rev: int
-    banks: Mapping[str, str]
+    banks: Mapping[str, int]
     memory_entry: int
     memory_changes: int
     runs: int = 0
@@ -48,7 +48,7 @@ class ReleasePeriod(Struct):
 
 class _InForce(Struct):
     policy_rev: int = 0
-    banks: Mapping[str, str] = field(default_factory=dict)
+    banks: Mapping[str, int] = field(default_factory=dict)
     memory_entry: int = 0
     memory_changes: int = 0
 
