@@ -40,7 +40,6 @@ from vedette.domain.base.errors import (
     WriteConflict,
 )
 from vedette.domain.entry import RELEASE_KINDS, Draft, releases_of
-from vedette.domain.ports.ledger_reader import EntryLog
 from vedette.domain.ports.plugin import REASONERS, ReasonerPlugin
 from vedette.domain.roles import require_role
 from vedette.engine.reservation import (
@@ -51,9 +50,8 @@ from vedette.engine.reservation import (
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Services
 from vedette.ledger.history.release_history import (
-    MEMORY_KINDS,
-    ReleasePeriod,
-    find_release,
+    count_memory_changes,
+    find_former_release,
     read_release_history,
 )
 from vedette.memory.training_set import Lessons, ReadableScopes
@@ -115,10 +113,12 @@ class Releases(Struct):
             return await self._release(order, name)
 
     def check_order(self, order: Order, name: str, verb: str) -> None:
-        """Refuse an order that its principal may not give, or without a reason or an agent."""
+        """Refuse an order that may not be given, was carried out, or lacks what it needs."""
         require_role(order.principal, order.principal.roles, verb)
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
+        if order.command_id and self.services.store.is_command_done(order.command_id):
+            raise AlreadyDone(f"command {order.command_id} was carried out before")
         if name not in self.services.fleet.agents:
             mend = "a new agent is taken up when the fleet is started again"
             raise NotFound(f"the fleet runs no agent {name!r}", mend=mend)
@@ -173,12 +173,12 @@ class Releases(Struct):
         self.check_order(order, name, "agent_rollback")
         async with self.order_lock:
             periods = read_release_history(self.services.store.ledger, name, runs=False)
-            before, target = periods[0].release, _find_former(periods, name, to)
+            before, target = periods[0].release, find_former_release(periods, name, to)
             answer = {
                 "agent": name, "was": before, "release": target.release, "since": target.at,
                 "in_force": {
                     "policy_rev": target.policy_rev, "banks": target.banks,
-                    "memory_changes_since": _count_memory_changes(
+                    "memory_changes_since": count_memory_changes(
                         self.services.store.ledger, target.entry
                     ),
                 },
@@ -555,23 +555,6 @@ async def record_start(
             _, read = lessons.decide_scopes(services.gateway, services.clock.now_us())
         else:
             return
-
-
-def _find_former(periods: list[ReleasePeriod], name: str, to: str | None) -> ReleasePeriod:
-    """Return the period of the release to go back to. Raises BadCommand if there is none."""
-    if to is None:
-        found = next((p for p in periods if p.release != periods[0].release), None)
-        if found is None:
-            raise BadCommand(f"{name} had no release before this one")
-        return found
-    target = find_release(periods, to)
-    if target.release == periods[0].release:
-        raise BadCommand(f"{name} runs release {target.release[:12]} already")
-    return target
-
-
-def _count_memory_changes(record: EntryLog, after: int) -> int:
-    return sum(1 for _ in record.walk(MEMORY_KINDS, after))
 
 
 async def dispatch(

@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests import gemini_server
+from tests.contract.app.test_releases import FAR
+from tests.pg import server
 
 from vedette.app.canaries import Canaries
 from vedette.config.agent_folder import release_digest
-from vedette.domain.base.errors import BadCommand, Forbidden, VedetteError
+from vedette.config.settings import StorePlan
+from vedette.domain.base.errors import (
+    AlreadyDone,
+    BadCommand,
+    Forbidden,
+    Unavailable,
+    VedetteError,
+)
 from vedette.domain.event import Event
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing.harness import FleetHarness
@@ -487,3 +496,46 @@ async def test_an_agent_without_a_canary_has_the_entries_that_it_had(tmp_path: P
         await made.give("agent_canary_end", agent="worker")
         (after,) = await made.send(1)
         assert entries_of(made, after) == entries_of(made, mine)
+
+
+@pytest.mark.parametrize("where", ["several workers", "another host", "no running fleet"])
+async def test_where_it_could_not_be_right_it_is_refused(tmp_path: Path, where: str) -> None:
+    world = World()
+    edges = FAR if where == "another host" else None
+    fleet = toy_fleet(tmp_path, world, agents=("worker", "other"), edges=edges)
+    made = Fleet(fleet, world)
+    made.write("old")
+    if where == "several workers":
+        url = tmp_path / "url"
+        url.write_text(server(fsync=False).fresh())
+        fleet._store = StorePlan("postgresql", url_file=str(url))
+    elif where == "no running fleet":
+        async with fleet:
+            pass
+        fleet._store = StorePlan(visit=True)
+    async with fleet:
+        made.write("new")
+        with pytest.raises((BadCommand, Unavailable)):
+            await made.begin()
+        assert fleet.entries("canary.started") == []
+
+
+async def test_a_repeated_order_is_not_done_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.write("new")
+        once = replace(made.fleet.order(), command_id="c1")
+        await made.canaries.start(once, "worker", 100)
+        with pytest.raises(AlreadyDone):
+            await made.canaries.start(once, "worker", 100)
+        over = replace(made.fleet.order(), command_id="c2")
+        await made.canaries.end(over, "worker")
+        with pytest.raises(AlreadyDone):
+            await made.canaries.end(over, "worker")
+        old = made.fleet.app.services.fleet.agent("worker").release
+        await made.give("agent_release", agent="worker")
+        back = replace(made.fleet.order(), command_id="c3")
+        await made.fleet.app.releases.rollback(back, "worker", old)
+        for to in (old, None):
+            with pytest.raises(AlreadyDone):
+                await made.fleet.app.releases.rollback(back, "worker", to)
+        assert made.fleet.app.services.fleet.agent("worker").release == old

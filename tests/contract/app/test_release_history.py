@@ -14,6 +14,7 @@ from tests.contract.app.test_releases import Fleet, change, running
 from tests.contract.app.test_releases import plan as plan
 
 from vedette.config.agent_folder import release_digest
+from vedette.config.settings import StorePlan
 from vedette.config.snapshot import snapshot_folder
 from vedette.domain.base.errors import BadCommand, BadFleet, Forbidden, NotFound, Unavailable
 from vedette.interfaces.cli.agent_releases import diff, history
@@ -40,8 +41,8 @@ async def three_releases(made: Fleet) -> list[str]:
     return found
 
 
-async def test_history_tells_who_why_and_what_was_in_force(tmp_path: Path) -> None:
-    async with running(tmp_path, "here") as made:
+async def test_history_tells_who_why_and_what_was_in_force(tmp_path: Path, plan: StorePlan) -> None:
+    async with running(tmp_path, "here", plan=plan) as made:
         old, new, newer = await three_releases(made)
         await made.fleet.wait_until_idle()
         store = made.fleet.app.store
@@ -57,6 +58,8 @@ async def test_history_tells_who_why_and_what_was_in_force(tmp_path: Path) -> No
         assert [entries[p.entry]["at"] for p in found] == [p.at for p in found]
         asked = READS["releases"](store, 0, {"agent": "worker"})
         assert [one["release"] for one in asked["releases"]] == [newer, new, old]
+        done = await rollback(made)
+        assert await made.judged("5") == ("new new", done["release"])
         with pytest.raises(NotFound):
             READS["releases"](store, 0, {"agent": "nobody"})
 
@@ -114,8 +117,6 @@ async def test_a_rollback_of_a_fleet_that_does_not_run_is_the_next_starts(tmp_pa
     async with running(tmp_path, "here") as made:
         _, new, _ = await three_releases(made)
         plan = made.fleet._store
-        from vedette.config.settings import StorePlan
-
         await made.fleet.close()
         made.fleet._store = StorePlan(visit=True)
         await made.fleet.open()

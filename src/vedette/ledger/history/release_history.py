@@ -14,7 +14,7 @@ from vedette.domain.entry import RELEASE_KINDS, releases_of
 from vedette.domain.ports.ledger_reader import EntryLog
 
 MIN_PREFIX = 4
-MEMORY_KINDS = ("memory.promoted", "memory.retired", "memory.restored")
+_MEMORY_KINDS = ("memory.promoted", "memory.retired", "memory.restored")
 _RUN_KINDS = ("turn.reasoned", "run.closed")
 
 
@@ -61,13 +61,13 @@ def read_release_history(record: EntryLog, agent: str, *, runs: bool = True) -> 
     """
     periods: list[ReleasePeriod] = []
     now = _InForce()
-    kinds = (*RELEASE_KINDS, "policy.published", *MEMORY_KINDS, *(_RUN_KINDS if runs else ()))
+    kinds = (*RELEASE_KINDS, "policy.published", *_MEMORY_KINDS, *(_RUN_KINDS if runs else ()))
     for seq, raw, _, body in record.walk(kinds):
         entry = orjson.loads(raw)
         kind = entry["kind"]
         if kind == "policy.published":
             now.policy_rev = entry["policy_rev"]
-        elif kind in MEMORY_KINDS:
+        elif kind in _MEMORY_KINDS:
             now.memory_entry, now.memory_changes = seq, now.memory_changes + 1
         elif kind in _RUN_KINDS:
             if entry["agent"] == agent:
@@ -126,3 +126,24 @@ def find_release(periods: list[ReleasePeriod], prefix: str) -> ReleasePeriod:
             what = f"is shorter than {MIN_PREFIX} characters"
         raise BadCommand(f"{prefix!r} {what}", mend="see `vedette agent history NAME`")
     return next(iter(found.values()))
+
+
+def find_former_release(periods: list[ReleasePeriod], name: str, to: str | None) -> ReleasePeriod:
+    """Return the period of a release of an agent to go back to: the one before, or `to`'s last.
+
+    Raises BadCommand if there is none, or it is the present one.
+    """
+    if to is None:
+        found = next((p for p in periods if p.release != periods[0].release), None)
+        if found is None:
+            raise BadCommand(f"{name} had no release before this one")
+        return found
+    target = find_release(periods, to)
+    if target.release == periods[0].release:
+        raise BadCommand(f"{name} runs release {target.release[:12]} already")
+    return target
+
+
+def count_memory_changes(record: EntryLog, after: int) -> int:
+    """Return how many memories were promoted, retired or restored after an entry."""
+    return sum(1 for _ in record.walk(_MEMORY_KINDS, after))
