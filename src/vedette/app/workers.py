@@ -238,7 +238,8 @@ def build_judge_reasoner(
 
     def prepare_tools(name: str) -> None:
         if prepare is not None and any(
-            tool.settles == "transactional" for tool in fleet.agents[name].tools.values()
+            tool.settles == "transactional" and tool.performer is None
+            for tool in fleet.agents[name].tools.values()
         ):
             prepare(name)
 

@@ -37,7 +37,7 @@ from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
-from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
+from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, WorkPlan
 from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
@@ -49,6 +49,7 @@ from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableP
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.schema_check import find_schema_problems
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import WORK_TOOLS
 
 # Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
 _MODEL_TURNS = 4
@@ -106,7 +107,9 @@ def read_agent(
     problems += _reasoner_problems(shape, document, code, relative_path, context)
     problems += _scope_problems(shape, document, context)
     problems += tool_problems(shape, document, code.get("tools"), context)
-    problems += eval_problems(folder, relative_path, {tool.name: tool for tool in shape.tools})
+    own = {tool.name: tool for tool in shape.tools}
+    known = own if shape.work is None else {**own, **WORK_TOOLS}
+    problems += eval_problems(folder, relative_path, known)
     subscriptions, schedules, found = read_triggers(shape, document)
     problems += found
     if any(not problem.warning for problem in problems):
@@ -123,7 +126,10 @@ def read_agent(
         charter=shape.charter,
         subscriptions=subscriptions,
         schedules=schedules,
-        tools={tool.name: _tool(tool) for tool in shape.tools},
+        tools={
+            **{tool.name: _tool(tool) for tool in shape.tools},
+            **(WORK_TOOLS if shape.work is not None else {}),
+        },
         scopes=tuple(
             MemoryScope(
                 s.bank,
@@ -149,8 +155,16 @@ def read_agent(
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
         cascade=read_cascade(shape),
         confidence=read_confidence_plan(shape),
+        work=_work_plan(shape),
     )
     return agent, problems
+
+
+def _work_plan(shape: AgentFile) -> WorkPlan | None:
+    work = shape.work
+    if work is None:
+        return None
+    return WorkPlan(work.max_turns, work.no_progress, duration_us(work.deadline))
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -385,6 +399,10 @@ def tool_problems(
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
+        if tool.name in WORK_TOOLS:
+            what = f"{tool.name!r} is a tool of the engine's own"
+            mend = "choose another name, or remove it: an agent with work: has it"
+            problems.append(document.problem((*path, "name"), what, mend))
         tools[tool.name] = tool
         if schema_problems := tool_schema_problems(tool, document, path):
             problems += schema_problems

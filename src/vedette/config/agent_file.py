@@ -272,6 +272,18 @@ class ConfidenceFile(Shape):
     )  # fmt: skip
 
 
+class WorkFile(Shape):
+    """The bounds of the agent's tasks; at one of them a task waits for a person."""
+
+    max_turns: int = Field(default=1000, ge=2, le=10_000, description="of one task")
+    no_progress: int = Field(
+        default=10, ge=1, le=1000,
+        description="turns in a row in which no condition came to hold, no item was closed and no "
+        "effect done",
+    )  # fmt: skip
+    deadline: Duration = Field(default="14d", description="from the event that gave the task")
+
+
 # What policy is told of every tool, so that no plugin can have the name.
 _TOOL_KEYS = frozenset({*ToolFile.__annotations__, "readers"})
 
@@ -313,6 +325,9 @@ class AgentFile(Shape):
     memory: list[ScopeFile] = Field(default_factory=list)
     charter: dict[str, Any] = Field(
         default_factory=dict, description="free values; the trusted root /charter"
+    )
+    work: WorkFile | None = Field(
+        default=None, description="the agent takes tasks, within these bounds; {} for the usual"
     )
     budget: BudgetFile = Field(default_factory=BudgetFile)
     ceilings: CeilingsFile = Field(default_factory=CeilingsFile)

@@ -131,6 +131,17 @@ class ConfidencePlan(Struct, frozen=True):
     audit_share_milli: int = 50
 
 
+class WorkPlan(Struct, frozen=True):
+    """The bounds of an agent's tasks: turns, turns in a row without progress, time from the event.
+
+    At one of them a task waits for a person.
+    """
+
+    max_turns: int = 1000
+    no_progress: int = 10
+    deadline_us: int = 14 * 86_400_000_000
+
+
 class Agent(Struct, frozen=True):
     """A specialist: its charter is reviewed content, `release` is the digest of its folder.
 
@@ -139,7 +150,8 @@ class Agent(Struct, frozen=True):
     `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
     its turns may make model calls, `model` which entry of [models] they ask; `fallback_prices` are
     what those that are asked in its place cost, where that differs. With a `cascade` its judge has
-    a run's first turn, and `last_reasoner` those of what it defers.
+    a run's first turn, and `last_reasoner` those of what it defers. An agent that takes tasks has a
+    plan for its `work`, and the engine's tools (`vedette.domain.work_tools`) among its own.
     """
 
     name: str
@@ -167,6 +179,7 @@ class Agent(Struct, frozen=True):
     fallback_prices: tuple[str, ...] = ()
     cascade: Cascade | None = None
     confidence: ConfidencePlan = field(default_factory=ConfidencePlan)
+    work: WorkPlan | None = None
 
     @property
     def has_judge(self) -> bool:

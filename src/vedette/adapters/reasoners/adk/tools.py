@@ -31,6 +31,8 @@ from vedette.config.yaml import read_yaml
 from vedette.domain.argument_schema import ArgumentSchema, offer_references
 from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.origin import REF, escape_pointer, read_reference
+from vedette.domain.tool import Tool
+from vedette.domain.work_tools import WORK_TOOLS
 
 PROPOSED = {"status": "proposed"}
 
@@ -139,7 +141,8 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     summaries, problems = tool_summaries(folder)
     raise_first_error(problems)
     found: dict[str, DeclaredTool] = {}
-    for index, tool in enumerate(shape.tools):
+    own = map(_work_tool_file, WORK_TOOLS.values()) if shape.work is not None else ()
+    for index, tool in enumerate([*shape.tools, *own]):
         for name, kind in tool.args.items():
             if kind.removesuffix("?") not in ARG_KINDS:
                 what, at = f"there is no type {kind!r}", ("tools", index, "args", name)
@@ -156,6 +159,14 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
             )
         found[made.name] = made
     return list(found.values())
+
+
+def _work_tool_file(tool: Tool) -> ToolFile:
+    """Return a tool of the engine's own as agent.yaml would declare it."""
+    return ToolFile(
+        name=tool.name, verb=tool.verb, resource=tool.resource, args=dict(tool.args), sinks=[],
+        settles=tool.settles, description=tool.description,
+    )  # fmt: skip
 
 
 def _describe(shape: ToolFile, summary: str) -> str:

@@ -119,6 +119,7 @@ def briefing_to_tuple(briefing: Briefing, memories: int) -> tuple[Any, ...]:
     return (
         briefing.run, briefing.key, briefing.position, briefing.previous, briefing.turn,
         event_to_tuple(briefing.event), memories, dict(briefing.row), briefing.turns,
+        dict(briefing.task),
     )  # fmt: skip
 
 
@@ -130,10 +131,10 @@ def briefing_from_tuple(
     memories: Mapping[int, tuple[Memory, ...]],
 ) -> Briefing:
     """Return, in a worker, the briefing that `briefing_to_tuple` packed."""
-    run, key, position, previous, turn, event, known, row, turns = values
+    run, key, position, previous, turn, event, known, row, turns, task = values
     return Briefing(
         run, agent, key, position, previous, turn, Event(*event), charter, registry,
-        memories[known], row, turns,
+        memories[known], row, turns, task=task,
     )  # fmt: skip
 
 

@@ -1,0 +1,61 @@
+"""Tools that the engine declares for an agent that takes work: to finish a task, to keep its items.
+
+They are ordinary tools, so that policy grants them and the ledger tells of them like all others;
+what performs them is the engine itself (`vedette.engine.items`). They are transactional: what they
+write is part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from vedette.domain.tool import Tool
+
+# What performs them, in the place of a plugin's name; no plugin of `vedette.tools` is called so.
+WORK_PERFORMER = "work"
+FINISH_TOOL = "task.finish"
+ADD_ITEM_TOOL = "item.add"
+CLOSE_ITEM_TOOL = "item.close"
+
+
+def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
+    return Tool(
+        name=name,
+        verb=name.partition(".")[2],
+        resource=resource,
+        args=args,
+        sinks=(),
+        settles="transactional",
+        function=WORK_PERFORMER,
+        performer=WORK_PERFORMER,
+        description=description,
+    )
+
+
+WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        tool.name: tool
+        for tool in (
+            _declare(
+                FINISH_TOOL,
+                "task",
+                {"summary": "string"},
+                "Ends the task. It is permitted when every done condition holds, else you are told "
+                "which do not.",
+            ),
+            _declare(
+                ADD_ITEM_TOOL,
+                "item",
+                {"id": "string", "title": "string", "inputs": "object?"},
+                "Adds an item to the list of what the task has to do.",
+            ),
+            _declare(
+                CLOSE_ITEM_TOOL,
+                "item",
+                {"id": "string", "state": "string", "why": "string"},
+                "Closes an item: state is done, failed or set_aside.",
+            ),
+        )
+    }
+)
