@@ -131,7 +131,7 @@ def _waives_condition(sentence: str, bounds: TaskBounds) -> bool:
 
 _NAMED = re.compile(r"(?<![\w./@-])[a-z][a-z0-9_]*(?:[._][a-z0-9_]+)+(?![\w/@-]|\.\w)")
 _CALLED = re.compile(
-    r"""(?:\btool\s+[`"']?|\b(?:call|invoke)\s+[`"']?)(?P<named>[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)
+    r"""(?i:\b(?:tool|call|invoke))\s+[`"']?(?P<named>[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)
     |(?<![\w./@-])(?P<called>[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)\(""",
     re.VERBOSE,
 )
@@ -145,11 +145,10 @@ def _names_tool(sentence: str, bounds: TaskBounds) -> bool:
     return bool((named & (others - own)) | (called - own))
 
 
-_ADDRESS = r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|https?://[^\s<>\"')\]]+"
-_RECIPIENT = re.compile(
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|https?://[^\s<>\"')\]]+")
+_SENDS = re.compile(
     r"\b(?:send|sends|sending|forward|mail|e-mail|email|write|report|reply|copy|cc|bcc|notify|inform"
-    r"|post|upload|push|publish|pay|transfer|submit|deliver|escalate|hand)\b"
-    rf"[^.;!?]*?(?P<address>{_ADDRESS})",
+    r"|post|upload|push|publish|pay|transfer|submit|deliver|escalate|hand)\b",
     re.IGNORECASE,
 )
 
@@ -158,11 +157,12 @@ _ORIGIN = re.compile(r"\b(?:from|by|of)\s+$", re.IGNORECASE)
 
 
 def _names_recipient(sentence: str, bounds: TaskBounds) -> bool:
-    for found in _RECIPIENT.finditer(sentence):
-        before = sentence[: found.start("address")]
+    sends = _SENDS.search(sentence)
+    for found in _ADDRESS.finditer(sentence, sends.end()) if sends is not None else ():
+        before = sentence[: found.start()]
         if _is_denied(before) or _ORIGIN.search(before):
             continue
-        address = found["address"].rstrip(".,;:").casefold()
+        address = found[0].rstrip(".,;:").casefold()
         if not any(address in text.casefold() for text in bounds.known):
             return True
     return False

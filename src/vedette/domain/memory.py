@@ -213,3 +213,5 @@ class Briefing(Struct, frozen=True):
     model: str = ""
     opinion: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, Any] = field(default_factory=dict)
+    hand_off: Mapping[str, Any] = field(default_factory=dict)
+    context_ended: bool = False

@@ -17,6 +17,8 @@ WORK_PERFORMER = "work"
 FINISH_TOOL = "task.finish"
 ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
+HAND_OFF_TOOL = "task.hand_off"
+READ_HISTORY_TOOL = "history.read"
 
 
 def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
@@ -55,6 +57,26 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
                 "item",
                 {"id": "string", "state": "string", "why": "string"},
                 "Closes an item: state is done, failed or set_aside.",
+            ),
+            _declare(
+                HAND_OFF_TOOL,
+                "task",
+                {
+                    "decisions": "strings",
+                    "artefacts": "strings",
+                    "open_questions": "strings",
+                    "next_step": "string",
+                },
+                "Leaves to the context after this one what it needs to go on, in plain words: what "
+                "was decided and why, the places of what was made (/outcome/3, without ref:), what "
+                "is open, and what to do next. Goal, conditions and items are told by the engine: "
+                "do not repeat them. At most 4,000 characters in all.",
+            ),
+            _declare(
+                READ_HISTORY_TOOL,
+                "task",
+                {"turn_from": "integer", "turn_to": "integer"},
+                "Reads turns of this task that lie before what you are told, in lines.",
             ),
         )
     }

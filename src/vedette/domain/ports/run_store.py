@@ -122,6 +122,13 @@ class RunReader(Protocol):
         """Return the bodies of a run's recorded turns, oldest first; none that was edited."""
         ...
 
+    def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield the bodies of a run's recorded turns, newest first, as far as they are asked for.
+
+        From the one before the entry `before`, if that is given; none that was edited.
+        """
+        ...
+
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         """Return one row of a fleet-owned collection."""
         ...

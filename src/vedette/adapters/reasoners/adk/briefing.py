@@ -51,6 +51,9 @@ def briefing_text(briefing: Briefing, past: Sequence[Mapping[str, Any]] = ()) ->
     if briefing.task:
         task = _fence("task", "none: your goal, and how far it is reached", dict(briefing.task))
         parts = [_TASK_RULES, task, *parts]
+    if briefing.hand_off:
+        place = "/outcome; what was written before this context was begun, as a help to memory"
+        parts.append(_fence("hand-off", place, dict(briefing.hand_off)))
     return "\n\n".join([RULES, *parts])
 
 

@@ -262,7 +262,7 @@ def _check_model_turn(turn: ModelTurn | None) -> None:
         return
     if len(turn.content) > _MOST_CONTENT or len(turn.shown) > _MOST_SHOWN:
         raise BadFrame("a model's turn that is larger than any")
-    names = (turn.model, turn.route, turn.opens, turn.outcomes)
+    names = (turn.model, turn.route, turn.opens, turn.outcomes, turn.asks)
     if any(len(text) > _MOST_NAME for text in chain(names, *turn.shown)):
         raise BadFrame("a model's turn with a name that is longer than any")
 

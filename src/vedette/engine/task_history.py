@@ -1,0 +1,226 @@
+"""The turns of a task that its next turn is told of, and what a new context begins with.
+
+A task may have a thousand turns: of those before its model's last context nothing is read, told or
+kept here. What a context began with stands in its first turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from msgspec import Struct, field
+
+from vedette.domain.action import decode_arguments
+from vedette.domain.base.errors import Permanent
+from vedette.domain.cascade import describe_opinion
+from vedette.domain.hand_off import (
+    REOPENED,
+    TURNS_ALONE,
+    TURNS_BESIDE_WORDS,
+    UNANSWERED,
+    WITHDRAWN,
+    HandOff,
+    HandOffWords,
+    read_hand_off,
+    read_words,
+)
+from vedette.domain.model_turn import HAND_OFF
+from vedette.domain.ports.run_store import RunReader
+from vedette.domain.run import ActionRow, Step
+from vedette.domain.work_tools import HAND_OFF_TOOL
+from vedette.engine.tool_calls import answer_data, coarse_answer
+
+# How often a model is asked for a hand-off.
+_TRIES = 2
+_TOLD = ("turn", "proposals", "label", "memories", "model", "briefed")
+_MAX_NAME = 80
+
+Turn = Mapping[str, Any]
+
+
+class TaskHistory(Struct):
+    """The recorded turns since a task's last context began (all, if none did), oldest first.
+
+    `opinion` is that of a judge that deferred. `task` and `hand_off` are what the turn that is
+    being taken was briefed with.
+    """
+
+    turns: list[Turn] = field(default_factory=list)
+    opinion: dict[str, Any] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
+    hand_off: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, runs: RunReader, run: str, last: int, *, has_judge: bool) -> TaskHistory:
+        """Read them back from turn `last`; with `has_judge` also the first, which was a judge's.
+
+        Raises Permanent if one of them is gone.
+        """
+        history, found = cls(), []
+        for turn in runs.turns_back(run):
+            if turn["turn"] != last - len(found):
+                break
+            found.append(turn)
+            if _opens(turn):
+                break
+        if not found or not (_opens(found[-1]) or found[-1]["turn"] == 1):
+            raise Permanent("what was thought in an earlier turn was erased, or edited")
+        first = runs.turns(run)[:1] if has_judge and found[-1]["turn"] > 1 else []
+        for turn in (*first, *reversed(found)):
+            history.add(turn)
+        return history
+
+    def add(self, turn: Turn) -> None:
+        """Take in the next turn, as its record has it."""
+        if turn.get("deferred"):
+            self.opinion = describe_opinion(turn)
+            return
+        if _opens(turn):
+            self.turns.clear()
+        self.turns.append(turn)
+
+    def add_step(self, step: Step) -> None:
+        """Take in the turn of a step that was committed."""
+        for draft in step.drafts:
+            if draft.kind == "turn.reasoned" and draft.body is not None:
+                self.add(orjson.loads(draft.body.data))
+
+    # --- what a turn is briefed with --------------------------------------------------------
+
+    def retell(
+        self, actions: Sequence[ActionRow], *, transactional: frozenset[str]
+    ) -> tuple[dict[str, Any], ...]:
+        """Return the turns as a briefing has them, with coarse answers that say their number.
+
+        The first is told the row as tools in `transactional` had made of it before.
+        """
+        first = int(self.turns[0]["turn"]) if self.turns else 0
+        answers = _answers_since(actions, first)
+        told = [
+            {
+                **{name: turn[name] for name in _TOLD if name in turn},
+                **_counted(turn),
+                "answers": answers.get(turn["turn"], []),
+            }
+            for turn in self.turns
+        ]
+        row = _row_before(actions, first, transactional)
+        if told and row is not None:
+            told[0]["row"] = row
+        return tuple(told)
+
+    def describe_hand_off(
+        self, actions: Sequence[ActionRow], is_withdrawn: bool
+    ) -> tuple[HandOff | None, bool]:
+        """Return what a context begun now is told of those before it, and whether one has to begin.
+
+        With `is_withdrawn` no words are told: they may be made of a memory that may not be.
+        """
+        if not self.turns:
+            return None, False
+        last = self.turns[-1]
+        earlier = read_hand_off(self.turns[0].get("briefed", {}).get("hand_off", {}))
+        words = None if earlier is None else earlier.words
+        asked = [turn for turn in self.turns[-_TRIES:] if _asks(turn)] if _asks(last) else []
+        said, refused = _find_words(last, actions) if asked else (None, "")
+        why = refused or (UNANSWERED if len(asked) == _TRIES else REOPENED)
+        ended = bool(said or refused or len(asked) == _TRIES)
+        if is_withdrawn:
+            said, words, why = None, None, WITHDRAWN
+        lines = self._lines(actions, earlier, TURNS_BESIDE_WORDS if said else TURNS_ALONE)
+        turn = int(last["turn"])
+        if said is not None:
+            return HandOff(turn, "model", words=said, last_turns=lines), ended
+        return HandOff(turn, "engine", why, words, lines), ended
+
+    def _lines(
+        self, actions: Sequence[ActionRow], earlier: HandOff | None, most: int
+    ) -> tuple[Mapping[str, Any], ...]:
+        turns = self.turns[-most:]
+        answers = _answers_since(actions, int(turns[0]["turn"]))
+        lines = [tell_in_line(turn, answers.get(turn["turn"], [])) for turn in turns]
+        before = () if earlier is None else earlier.last_turns
+        return tuple([*before, *lines][-most:])
+
+    def briefed(self, opens: bool) -> dict[str, Any]:
+        """Return what a turn's record has of what it was told: what changed, or began a context."""
+        if opens:
+            hand_off = {"hand_off": self.hand_off} if self.hand_off else {}
+            return {"task": self.task, **hand_off}
+        told = next((t["briefed"] for t in reversed(self.turns) if "briefed" in t), {})
+        return {} if told.get("task") == self.task else {"task": self.task}
+
+
+def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a turn in a line: which tools were called, and what came of it."""
+    by_ordinal = {answer["ordinal"]: answer for answer in answers}
+    calls = []
+    for ordinal, proposal in enumerate(turn["proposals"]):
+        answer = by_ordinal.get(ordinal, {"status": "refused"})
+        ref = {"ref": f"ref:/outcome/{answer['outcome']}"} if "outcome" in answer else {}
+        calls.append({"tool": proposal["tool"][:_MAX_NAME], "status": answer["status"], **ref})
+    return {"turn": turn["turn"], "calls": calls}
+
+
+def number_answers(actions: Iterable[ActionRow]) -> Iterable[tuple[ActionRow, int | None]]:
+    """Yield actions with the number of their outcome, as references have it; None: no answer."""
+    at = 0
+    for row in actions:
+        has_answer = row.answer is not None
+        yield row, at if has_answer else None
+        at += has_answer
+
+
+def _answers_since(actions: Sequence[ActionRow], first: int) -> dict[int, list[dict[str, Any]]]:
+    """Return what a briefing says of the actions from a turn on, by turn."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row, at in number_answers(actions):
+        if row.turn >= first:
+            number = {} if at is None else {"outcome": at}
+            answer = {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row), **number}
+            found.setdefault(row.turn, []).append(answer)
+    return found
+
+
+def _row_before(
+    actions: Sequence[ActionRow], first: int, transactional: frozenset[str]
+) -> Mapping[str, Any] | None:
+    if not transactional:
+        return None
+    for row in reversed(actions):
+        if row.turn < first and row.effect == "done" and row.tool in transactional:
+            rows = answer_data(row).get("rows")
+            if rows:
+                written: Mapping[str, Any] = rows[-1]
+                return written
+    return None
+
+
+def _opens(turn: Turn) -> bool:
+    return bool(turn.get("model", {}).get("opens"))
+
+
+def _asks(turn: Turn) -> bool:
+    return bool(turn.get("model", {}).get("asks") == HAND_OFF)
+
+
+def _counted(turn: Turn) -> dict[str, Any]:
+    """Return the tokens that a turn's request had, if its provider counted them."""
+    tokens = turn.get("detail", {}).get("tokens", {})
+    return {"tokens": tokens["input_tokens"]} if "input_tokens" in tokens else {}
+
+
+def _find_words(turn: Turn, actions: Sequence[ActionRow]) -> tuple[HandOffWords | None, str]:
+    """Return the hand-off of a turn that was asked for it, or the rule that it broke."""
+    number = int(turn["turn"])
+    for row in reversed(actions):
+        if row.turn != number:
+            break
+        if row.tool == HAND_OFF_TOOL and row.effect == "done":
+            given = turn["proposals"][row.ordinal]["args"]
+            return read_words(number, decode_arguments(given)), ""
+        if row.tool == HAND_OFF_TOOL and row.effect == "failed":
+            return None, next(iter(answer_data(row).get("rules", ())), UNANSWERED)
+    return None, ""
