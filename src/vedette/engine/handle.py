@@ -203,6 +203,8 @@ async def run_turn(
             await settle_failure(services, context, error)
         raise
     context.final = judgement.final and not judgement.deferred
+    if context.history is not None:
+        context.history.add_step(step)
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)

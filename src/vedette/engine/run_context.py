@@ -48,10 +48,12 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
+from vedette.domain.work_tools import READ_HISTORY_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
-from vedette.engine.tool_calls import answer_data
+from vedette.engine.task_history import TaskHistory
+from vedette.engine.tool_calls import Outcomes
 from vedette.engine.turn_history import retell_turns
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
@@ -71,7 +73,8 @@ class RunContext(Struct):
     it waited, or failed, or its process ended. `subject` is what the bodies of its
     entries are found by, beside its event; `told_readers` may read all that its model was told.
     `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
-    `is_deferred` says that its judge left it to its model, in its first turn.
+    `is_deferred` says that its judge left it to its model, in its first turn; `history` are the
+    turns of a task.
     """
 
     services: Services
@@ -98,6 +101,7 @@ class RunContext(Struct):
     told_readers: Readers = None
     accepted_us: int = 0
     is_deferred: bool = False
+    history: TaskHistory | None = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -112,15 +116,17 @@ class RunContext(Struct):
             services.calls.note_lease(epoch, services.clock.monotonic_us())
             if before is not None:
                 services.forget_key(run)
+        if agent.work is not None and event.data.get("goal"):
+            context.history = TaskHistory()
         if run.turn:
             context._load_turns()
         return context
 
     def _load_turns(self) -> None:
-        store = self.services.store
-        self.is_loaded, self.actions = True, store.runs.actions(self.run.id)
-        turns = store.runs.turns(self.run.id)
-        if len(turns) != self.run.turn:
+        runs, run, history = self.services.store.runs, self.run, self.history
+        self.is_loaded, self.actions = True, runs.actions(run.id)
+        turns = runs.turns(run.id) if history is None else self._load_task_turns(history)
+        if len(turns) != run.turn and history is None:
             raise Permanent("what was thought in an earlier turn was erased, or edited")
         self.is_deferred = bool(turns[0].get("deferred"))
         self.final = bool(turns[-1]["final"]) and not turns[-1].get("deferred")
@@ -129,6 +135,10 @@ class RunContext(Struct):
         }
         self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
         self._verify_outcomes()
+
+    def _load_task_turns(self, history: TaskHistory) -> list[Mapping[str, Any]]:
+        has_judge = self.agent.cascade is not None
+        return history.load(self.services.store.runs, self.run.id, self.run.turn, has_judge=has_judge)
 
     def _verify_outcomes(self) -> None:
         """Count nothing read back from the store that the ledger does not say.
@@ -229,9 +239,10 @@ class RunContext(Struct):
                 services.keys.row(agent.collection, run.key)
             )
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
-        turns = services.store.runs.turns(run.id) if run.turn else ()
+        history = self.history
+        turns = services.store.runs.turns(run.id) if run.turn and history is None else ()
         opinion, past = retell_turns(turns, self.actions) if turns else ({}, ())
-        return Briefing(
+        briefing = Briefing(
             run=run.id,
             agent=agent.name,
             key=run.key,
@@ -247,6 +258,10 @@ class RunContext(Struct):
             model=self.model_call.model.name if agent.model and self.model_call else "",
             opinion=opinion,
         )
+        if history is None:
+            return briefing
+        task = {"goal": self.event.data["goal"]}
+        return history.complete(briefing, task, self.actions, agent.tools)
 
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
@@ -259,7 +274,7 @@ class RunContext(Struct):
             registry=self.services.registry,
             memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
             trusted_memories=reviewed_ids(self.memories),
-            outcome={str(at): answer_data(row) for at, row in enumerate(answered)},
+            outcome=Outcomes(answered),
             trusted_outcomes=frozenset(
                 str(at)
                 for at, row in enumerate(answered)
@@ -297,7 +312,9 @@ class RunContext(Struct):
         for at, action in enumerate(answered):
             tool = self.agent.tools.get(action.tool)
             readers = frozenset[str]() if tool is None else tool.readers
-            if tool is not None and tool.settles == "transactional":
+            if action.tool == READ_HISTORY_TOOL:
+                readers = meet_labels(readers, self.told_readers)  # it answers with what was told
+            elif tool is not None and tool.settles == "transactional":
                 readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(action.record)) if action.record else {}
             answers[f"outcome/{at}"] = meet_labels(readers, *args.values())

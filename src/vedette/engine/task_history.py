@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.action import decode_arguments
 from vedette.domain.base.errors import Permanent
@@ -26,10 +27,12 @@ from vedette.domain.hand_off import (
     read_hand_off,
     read_words,
 )
-from vedette.domain.model_turn import HAND_OFF
+from vedette.domain.memory import Briefing
+from vedette.domain.model_turn import HAND_OFF, ModelTurn
 from vedette.domain.ports.run_store import RunReader
 from vedette.domain.run import ActionRow, Step
-from vedette.domain.work_tools import HAND_OFF_TOOL
+from vedette.domain.tool import Tool
+from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_PERFORMER
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
 # How often a model is asked for a hand-off.
@@ -52,13 +55,12 @@ class TaskHistory(Struct):
     task: Mapping[str, Any] = field(default_factory=dict)
     hand_off: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, runs: RunReader, run: str, last: int, *, has_judge: bool) -> TaskHistory:
-        """Read them back from turn `last`; with `has_judge` also the first, which was a judge's.
+    def load(self, runs: RunReader, run: str, last: int, *, has_judge: bool) -> list[Turn]:
+        """Read them back from turn `last`, with `has_judge` also the first, which was a judge's.
 
         Raises Permanent if one of them is gone.
         """
-        history, found = cls(), []
+        found: list[Turn] = []
         for turn in runs.turns_back(run):
             if turn["turn"] != last - len(found):
                 break
@@ -67,10 +69,12 @@ class TaskHistory(Struct):
                 break
         if not found or not (_opens(found[-1]) or found[-1]["turn"] == 1):
             raise Permanent("what was thought in an earlier turn was erased, or edited")
-        first = runs.turns(run)[:1] if has_judge and found[-1]["turn"] > 1 else []
-        for turn in (*first, *reversed(found)):
-            history.add(turn)
-        return history
+        turns = found[::-1]
+        if has_judge and turns[0]["turn"] > 1:
+            turns = [*runs.turns(run)[:1], *turns]
+        for turn in turns:
+            self.add(turn)
+        return turns
 
     def add(self, turn: Turn) -> None:
         """Take in the next turn, as its record has it."""
@@ -89,12 +93,33 @@ class TaskHistory(Struct):
 
     # --- what a turn is briefed with --------------------------------------------------------
 
-    def retell(
-        self, actions: Sequence[ActionRow], *, transactional: frozenset[str]
+    def complete(
+        self,
+        briefing: Briefing,
+        task: Mapping[str, Any],
+        actions: Sequence[ActionRow],
+        tools: Mapping[str, Tool],
+    ) -> Briefing:
+        """Return a briefing with the task, its turns, and what a context begun now is told."""
+        memories = {one.cite() for one in briefing.memories}
+        is_withdrawn = any(not memories.issuperset(turn["memories"]) for turn in self.turns)
+        hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn)
+        self.task, self.hand_off = task, {} if hand_off is None else hand_off.to_json()
+        return replace(
+            briefing,
+            turns=self._retell(actions, tools),
+            opinion=self.opinion,
+            task=self.task,
+            hand_off=self.hand_off,
+            context_ended=has_ended,
+        )
+
+    def _retell(
+        self, actions: Sequence[ActionRow], tools: Mapping[str, Tool]
     ) -> tuple[dict[str, Any], ...]:
         """Return the turns as a briefing has them, with coarse answers that say their number.
 
-        The first is told the row as tools in `transactional` had made of it before.
+        The first has the row, too, as the run's tools had made of it before.
         """
         first = int(self.turns[0]["turn"]) if self.turns else 0
         answers = _answers_since(actions, first)
@@ -106,12 +131,12 @@ class TaskHistory(Struct):
             }
             for turn in self.turns
         ]
-        row = _row_before(actions, first, transactional)
+        row = _row_before(actions, first, tools)
         if told and row is not None:
             told[0]["row"] = row
         return tuple(told)
 
-    def describe_hand_off(
+    def _describe_hand_off(
         self, actions: Sequence[ActionRow], is_withdrawn: bool
     ) -> tuple[HandOff | None, bool]:
         """Return what a context begun now is told of those before it, and whether one has to begin.
@@ -126,14 +151,14 @@ class TaskHistory(Struct):
         asked = [turn for turn in self.turns[-_TRIES:] if _asks(turn)] if _asks(last) else []
         said, refused = _find_words(last, actions) if asked else (None, "")
         why = refused or (UNANSWERED if len(asked) == _TRIES else REOPENED)
-        ended = bool(said or refused or len(asked) == _TRIES)
+        has_ended = bool(said or refused or len(asked) == _TRIES)
         if is_withdrawn:
             said, words, why = None, None, WITHDRAWN
         lines = self._lines(actions, earlier, TURNS_BESIDE_WORDS if said else TURNS_ALONE)
         turn = int(last["turn"])
         if said is not None:
-            return HandOff(turn, "model", words=said, last_turns=lines), ended
-        return HandOff(turn, "engine", why, words, lines), ended
+            return HandOff(turn, "model", words=said, last_turns=lines), has_ended
+        return HandOff(turn, "engine", why, words, lines), has_ended
 
     def _lines(
         self, actions: Sequence[ActionRow], earlier: HandOff | None, most: int
@@ -144,13 +169,15 @@ class TaskHistory(Struct):
         before = () if earlier is None else earlier.last_turns
         return tuple([*before, *lines][-most:])
 
-    def briefed(self, opens: bool) -> dict[str, Any]:
-        """Return what a turn's record has of what it was told: what changed, or began a context."""
-        if opens:
+    def told_by(self, said: ModelTurn) -> dict[str, Any]:
+        """Return what a turn's record has of what its model was told: what began its context, or
+        changed.
+        """
+        if said.opens:
             hand_off = {"hand_off": self.hand_off} if self.hand_off else {}
-            return {"task": self.task, **hand_off}
-        told = next((t["briefed"] for t in reversed(self.turns) if "briefed" in t), {})
-        return {} if told.get("task") == self.task else {"task": self.task}
+            return {"briefed": {"task": self.task, **hand_off}}
+        told: Mapping[str, Any] = next((t["briefed"] for t in reversed(self.turns) if "briefed" in t), {})
+        return {} if told.get("task") == self.task else {"briefed": {"task": self.task}}
 
 
 def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -185,17 +212,20 @@ def _answers_since(actions: Sequence[ActionRow], first: int) -> dict[int, list[d
 
 
 def _row_before(
-    actions: Sequence[ActionRow], first: int, transactional: frozenset[str]
+    actions: Sequence[ActionRow], first: int, tools: Mapping[str, Tool]
 ) -> Mapping[str, Any] | None:
-    if not transactional:
-        return None
-    for row in reversed(actions):
-        if row.turn < first and row.effect == "done" and row.tool in transactional:
+    writers = {name for name, tool in tools.items() if _writes_row(tool)}
+    for row in reversed(actions) if writers else ():
+        if row.turn < first and row.effect == "done" and row.tool in writers:
             rows = answer_data(row).get("rows")
             if rows:
                 written: Mapping[str, Any] = rows[-1]
                 return written
     return None
+
+
+def _writes_row(tool: Tool) -> bool:
+    return tool.settles == "transactional" and tool.performer != WORK_PERFORMER
 
 
 def _opens(turn: Turn) -> bool:

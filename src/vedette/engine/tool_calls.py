@@ -6,7 +6,7 @@ Nothing here decides about permission or makes anything durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -196,6 +196,29 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     """Return what the tool answered to an action's call; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     return data
+
+
+class Outcomes(Mapping[str, Mapping[str, Any]]):
+    """What tools answered to a run's actions, by the number that references give; read when asked
+    for, as a long run has many.
+    """
+
+    def __init__(self, answered: Sequence[ActionRow]) -> None:
+        self._answered = answered
+
+    def __getitem__(self, number: str) -> Mapping[str, Any]:
+        if not (number.isascii() and number.isdecimal() and str(int(number)) == number):
+            raise KeyError(number)
+        try:
+            return answer_data(self._answered[int(number)])
+        except IndexError:
+            raise KeyError(number) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, range(len(self._answered)))
+
+    def __len__(self) -> int:
+        return len(self._answered)
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:

@@ -40,7 +40,8 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.engine import action_holds, tool_calls
+from vedette.domain.work_tools import WORK_PERFORMER
+from vedette.engine import action_holds, hand_offs, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -57,6 +58,8 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     roots = context.roots()
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
+            if context.history is not None:
+                hand_offs.require_in_place(judgement, ordinal)
             action = bind_proposal(
                 proposal,
                 context.agent.tools,
@@ -233,6 +236,7 @@ def decide_action(
         counted.add(row.counted_us, is_new=not counted_us)
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
+            drafts += hand_offs.drift_entries(context, row)
         elif not planned:
             context.fresh_actions[row.id] = (action, services.registry, row.record)
             drafts.append(context.effect_entry("effect.intended", row, 1))
@@ -295,6 +299,10 @@ def write_rows(
     Raises Temporary if it gave no answer (its worker died, or took too long): that is an attempt
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
+    if action.tool.name in hand_offs.WORK and action.tool.performer == WORK_PERFORMER:
+        outcome = hand_offs.WORK[action.tool.name](services, context, action)
+        row.effect, row.answer = outcome.state, tool_calls.answer_bytes(outcome)
+        return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection
@@ -339,6 +347,8 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
     body = turn_body(judgement, turn, context.citations[turn])
     if judgement.model_turn is not None:
         body["model"] = judgement.model_turn.to_json()
+        if context.history is not None:
+            body |= context.history.told_by(judgement.model_turn)
         if (labels := context.labels()) is not None and labels.run is not None:
             body["readers"] = sorted(labels.run)
     return context.entry(

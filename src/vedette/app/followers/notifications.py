@@ -43,6 +43,10 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     "budget.alerted": ("A limit has 80 % of it taken", "limits have 80 % of them taken"),
     "agent.parked": ("An agent is parked: over a ceiling", "agents are parked: over a ceiling"),
     "clock.jumped": ("The wall clock jumped, or a start was far off", "the wall clock jumped"),
+    "task.drift": (
+        "A task's hand-off drifted and was replaced",
+        "hand-offs of tasks drifted and were replaced",
+    ),
     "notice.raised": (
         "An action was done that you are told of",
         "actions were done, to be told of",
@@ -270,7 +274,7 @@ def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | 
     action = str(get("action") or "")
     if kind == "action.decided" and get("outcome") == "hold" and get("wait") == "approval":
         return "hold.opened", agent, tool, rule, action.replace("act_", "hold_")
-    if kind in ("effect.unknown", "notice.raised"):
+    if kind in ("effect.unknown", "notice.raised", "task.drift"):
         return kind, agent, tool, rule, action
     if kind == "run.dead":
         return kind, agent, "", "", str(get("run") or "")
