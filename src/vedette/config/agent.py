@@ -31,6 +31,7 @@ from vedette.config.cascade_table import (
     read_confidence_plan,
     read_reasoners,
 )
+from vedette.config.done_file import done_conditions
 from vedette.config.models import ModelPlan, install_extra
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, did_you_mean
@@ -43,6 +44,7 @@ from vedette.domain.base.canonical import canonicalize, normalize_json, normaliz
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
+from vedette.domain.done_condition import DoneCondition
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableProblem
@@ -112,6 +114,8 @@ def read_agent(
     problems += eval_problems(folder, relative_path, known)
     subscriptions, schedules, found = read_triggers(shape, document)
     problems += found
+    conditions, found = done_conditions(folder, relative_path, shape)
+    problems += found
     if any(not problem.warning for problem in problems):
         return None, problems
     reasoners = read_reasoners(shape)
@@ -155,16 +159,17 @@ def read_agent(
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
         cascade=read_cascade(shape),
         confidence=read_confidence_plan(shape),
-        work=_work_plan(shape),
+        work=_work_plan(shape, conditions),
     )
     return agent, problems
 
 
-def _work_plan(shape: AgentFile) -> WorkPlan | None:
+def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkPlan | None:
     work = shape.work
     if work is None:
         return None
-    return WorkPlan(work.max_turns, work.no_progress, duration_us(work.deadline))
+    deadline_us = duration_us(work.deadline)
+    return WorkPlan(work.max_turns, work.no_progress, deadline_us, conditions)
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:

@@ -83,6 +83,10 @@ class TriggerFile(Shape):
     )
     max_age: Duration | None = Field(default=None, description="older missed instants are let go")
     data: dict[str, Any] = Field(default_factory=dict, description="payload of the ticks")
+    goal: NonBlankText | None = Field(
+        default=None,
+        description="each run that it wakes is a task with this goal; the agent needs work:",
+    )
 
 
 class ScopeFile(Shape):

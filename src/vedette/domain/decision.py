@@ -12,12 +12,13 @@ from types import GenericAlias
 from typing import Any, Literal, Protocol, cast, get_args
 
 import orjson
-from msgspec import Struct, ValidationError, convert, defstruct
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, defstruct
 from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.errors import Unavailable
+from vedette.domain.done_condition import TaskState
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.origin import Origin
@@ -161,7 +162,8 @@ class DecisionContext(Struct, frozen=True):
     """The context of a Decision: what is known of the run while its action is decided.
 
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
-    where it is asked what would be: else it is the one that the event wakes the agent by.
+    where it is asked what would be: else it is the one that the event wakes the agent by. `task` is
+    what the engine found of a task's done conditions, where its finish is decided.
     """
 
     agent: Agent
@@ -173,6 +175,7 @@ class DecisionContext(Struct, frozen=True):
     stopped: bool = False
     approval: Approval | None = None
     trigger: str | None = None
+    task: TaskState | None = None
 
 
 _RequestShape = Mapping[str, Mapping[str, type]]
@@ -210,7 +213,9 @@ _SHAPE_2: _RequestShape = {
 _SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SCHEMA_1: _SHAPE_1}
 _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 # Fields that a request may have beside those of its shape.
-_OPTIONAL: Mapping[str, Mapping[str, type]] = {"/context": {"asks": str}}
+_OPTIONAL: Mapping[str, Mapping[str, type]] = {"/context": {"asks": str, "task": dict}}
+_TASK = {"conditions": list, "person": bool}
+_CONDITION = {"name": str, "held": bool, "why": str}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
@@ -241,7 +246,9 @@ def _define_request() -> type[Struct]:
     }
     parts = {**_SHAPE_2, "action": action}
     fields = {name: define(name.title(), part) for name, part in parts.items()}
-    optional = [(name, kind, "") for name, kind in _OPTIONAL["/context"].items()]
+    conditions = GenericAlias(list, define("Condition", _CONDITION))
+    task = define("Task", {**_TASK, "conditions": conditions})
+    optional = [("asks", str, ""), ("task", task | UnsetType, UNSET)]
     fields["context"] = defstruct(
         "Context", [*context.items(), *optional], forbid_unknown_fields=True
     )
@@ -284,6 +291,11 @@ def _find_fault(request: Mapping[str, Any]) -> str | None:
     )
     for approval in context["approvals"]:
         wrong = wrong or _check_fields(approval, _APPROVAL, "/context/approvals")
+    if "task" in context:
+        task = context["task"]
+        wrong = wrong or _check_fields(task, _TASK, "/context/task")
+        for condition in () if wrong else task["conditions"]:
+            wrong = wrong or _check_fields(condition, _CONDITION, "/context/task/conditions")
     for pointer, origin in request["action"]["origins"].items():
         if origin not in _ORIGINS:
             wrong = wrong or f"/action/origins{pointer} is not an origin"

@@ -23,6 +23,7 @@ from vedette.domain.decision import (
 )
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.spend import SpendCounters
+from vedette.domain.work_tools import WORK_TOOLS
 from vedette.policy.second_opinion import SecondOpinion
 
 if TYPE_CHECKING:
@@ -80,8 +81,10 @@ class Gateway(Struct):
             confidence=action.confidence_milli,
             asks=action.asks,
         )
-        # A residual says what a bundle permits, and knows nothing of the engine's own rule.
-        residuals = None if action.asks else self.residuals
+        # A residual says what a bundle permits, and knows nothing of the engine's own rule. What ends
+        # a task is asked seldom, and of a shape of its own.
+        whole = action.asks or decision_context.task is not None
+        residuals = None if whole else self.residuals
         second = self.second_opinion
         if second is None:
             return self._evaluate(request, residuals)
@@ -173,13 +176,15 @@ class Gateway(Struct):
                 "budget": {
                     "hour": agent.budget.actions_per_hour or 0,
                     "day": agent.budget.actions_per_day or 0,
-                    "run": agent.budget.actions_per_run,
+                    # What keeps a task's items and ends it is no use of its room for actions.
+                    "run": 0 if action["tool"] in WORK_TOOLS else agent.budget.actions_per_run,
                 },
                 "approvals": approvals,
                 "stopped": decision_context.stopped,
                 "trigger": trigger,
                 "turn": decision_context.turn,
                 **({"asks": asks} if asks else {}),
+                **_task_facts(decision_context),
             },
         }
 
@@ -198,3 +203,10 @@ class Gateway(Struct):
         if residuals is not None:
             residuals.note(request, raw, decision)
         return DecisionRecord(decision, raw, revision, engine.digest, engine.name)
+
+
+def _task_facts(decision_context: DecisionContext) -> dict[str, Any]:
+    """Return what a question says of a task whose finish is decided; nothing in all others."""
+    if decision_context.task is None:
+        return {}
+    return {"task": decision_context.task.to_json()}
