@@ -48,6 +48,7 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
+from vedette.domain.task import read_task
 from vedette.domain.work_tools import READ_HISTORY_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
@@ -116,7 +117,7 @@ class RunContext(Struct):
             services.calls.note_lease(epoch, services.clock.monotonic_us())
             if before is not None:
                 services.forget_key(run)
-        if agent.work is not None and event.data.get("goal"):
+        if agent.work is not None and read_task(agent, event) is not None:
             context.history = TaskHistory()
         if run.turn:
             context._load_turns()
@@ -260,7 +261,7 @@ class RunContext(Struct):
         )
         if history is None:
             return briefing
-        task = {"goal": self.event.data["goal"]}
+        task = {"goal": read_task(agent, self.event).goal, "conditions": []}
         return history.complete(briefing, task, self.actions, agent.tools)
 
     def roots(self) -> Roots:

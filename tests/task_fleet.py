@@ -1,0 +1,148 @@
+"""A toy fleet whose worker takes tasks, with its model behind a strict server of this process."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vedette.adapters.reasoners.adk.conversation import HAND_OFF_SHARE
+from vedette.config.models import ModelPlan
+from vedette.domain.model import Model, Provider
+from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_TOOLS
+from vedette.testing import toy_fleet as toy
+from vedette.testing.harness import FleetHarness
+from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
+from vedette.testing.model_server.turn import Usage
+from vedette.testing.toy_fleet import World, drop_bars, toy_fleet
+
+GOAL = 'Send 1,000 greetings to the desk — "each once", <no more>; then finish.\nNothing else.'
+DESK = "ref:/charter/desk"
+# What a request may have, in bytes.
+ROOM = 24_000
+BOUND = HAND_OFF_SHARE * ROOM
+SERVED: Mapping[str, tuple[Provider, str]] = {
+    "gemini": ("gemini", "gemini-3-pro-preview"),
+    "anthropic": ("anthropic", "claude-opus-5-5"),
+    "openai": ("openai", "gpt-5.5"),
+}
+_BUDGETS = """\
+fleet:
+  actions: {hour: 1000000, day: 10000000}
+  model_calls: {hour: 1000000, day: 1000000}
+agents: {}
+prices: {}
+complete: true
+"""
+
+
+def task_fleet(
+    folder: Path,
+    server: ModelServer,
+    *,
+    provider: str = "gemini",
+    room: int | None = ROOM,
+    window: int | None = None,
+    world: World | None = None,
+    extra: Mapping[str, str] | None = None,
+    charter: str = "note: known text",
+) -> FleetHarness:
+    """Return a fleet, not opened; `room` are the bytes of a request, `window` the model's tokens."""
+    own = "".join(
+        f"    {tool.name}: {{verb: {tool.verb}, resource: {tool.resource}, impact: low}}\n"
+        for tool in WORK_TOOLS.values()
+    )
+    grants = toy.GRANTS.format(name="worker", mode="act") + own
+    policies = {
+        **drop_bars("worker"), "grants/data.yaml": grants, "budgets/data.yaml": _BUDGETS,
+        **(extra or {}),
+    }  # fmt: skip
+    fleet = toy_fleet(folder, world or World(), extra=policies, model_calls=100_000, max_turns=64)
+    agent = fleet.content / "agents" / "worker"
+    (agent / "agent.py").unlink()
+    text = (agent / "agent.yaml").read_text()
+    bounds = f", input_tokens_per_call: {room}, output_tokens_per_call: 2000" if room else ""
+    for old, new in (
+        ("reasoner: judge", "model: fast\nwork: {max_turns: 10000, no_progress: 1000}"),
+        ("{on: worker.job}", f"{{on: worker.job, goal: {json.dumps(GOAL)}}}"),
+        ("actions_per_run: 16", f"actions_per_run: 10000{bounds}"),
+        ("model_calls_per_run: 32", "model_calls_per_run: 100000"),
+        ("note: known text", charter),
+    ):
+        assert old in text, old
+        text = text.replace(old, new)
+    (agent / "agent.yaml").write_text(text)
+    (folder / "key").write_text("test-key")
+    kind, served = SERVED[provider]
+    model = Model(
+        "fast", provider=kind, served_name=served, context_tokens=window, timeout_us=120_000_000
+    )
+    url = f"{server.url}/v1" if provider == "openai" else server.url
+    fleet.models = {"fast": ModelPlan(model, url, key_file=str(folder / "key"))}
+    return fleet
+
+
+def function(tool: str) -> str:
+    """Return a tool's name as models have it."""
+    return tool.replace(".", "_")
+
+
+def hand_off(next_step: str = "Go on.", **given: list[str]) -> FunctionCall:
+    """Return a model's call that hands off."""
+    lists = {"decisions": [], "artefacts": [], "open_questions": []}
+    return FunctionCall(function(HAND_OFF_TOOL), {**lists, **given, "next_step": next_step})
+
+
+def asks_hand_off(request: Request) -> bool:
+    """Say whether a request asks for a hand-off: it offers nothing else."""
+    return request.tools == (function(HAND_OFF_TOOL),)
+
+
+def opening(request: Request) -> str:
+    """Return the first message of a request."""
+    return request.messages[0].text
+
+
+def fenced(request: Request, name: str) -> Any:
+    """Return what the opening of a request tells in one of its parts; None if it has none."""
+    found = re.search(rf'<data name="{name}"[^\n]*>\n(.*)\n</data>', opening(request))
+    return None if found is None else json.loads(found[1])
+
+
+def size(request: Request) -> int:
+    """Return the bytes of a request's body."""
+    return len(json.dumps(request.body, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def usage(request: Request) -> Usage:
+    """Return the tokens of a request, a third of its bytes: as many models count them."""
+    return Usage(input=size(request) // 3, output=20)
+
+
+class Greeter:
+    """A model that sends one greeting a turn, `most` in all, and then says that it is done.
+
+    `said` is what it hands off.
+    """
+
+    def __init__(self, most: int, text: str = "hello " * 30) -> None:
+        self.most = most
+        self.text = text
+        self.sent = 0
+        self.requests: list[Request] = []
+        self.said: list[FunctionCall | str] = []
+
+    def __call__(self, request: Request) -> Turn:
+        self.requests.append(request)
+        return Turn(self.answer(request), usage(request))
+
+    def answer(self, request: Request) -> tuple[Any, ...]:
+        """Return what is said to a request."""
+        if asks_hand_off(request):
+            return (self.said.pop(0) if self.said else hand_off(f"Greeting {self.sent + 1}."),)
+        if self.sent == self.most:
+            return ("Done.",)
+        self.sent += 1
+        return (FunctionCall("wire_send", {"to": DESK, "text": f"{self.sent} {self.text}"}),)
