@@ -18,6 +18,14 @@ FINISH_TOOL = "task.finish"
 ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
 
+# The collections of items, one a run; no agent's own can have such a name.
+ITEMS = "items/"
+
+
+def item_collection(run: str) -> str:
+    """Return the collection of a run's items."""
+    return ITEMS + run
+
 
 def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
     return Tool(

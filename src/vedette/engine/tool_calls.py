@@ -20,7 +20,8 @@ from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
 from vedette.domain.ports.reasoner import ToolExecutor
-from vedette.domain.readers import meet_labels
+from vedette.domain.readers import Readers, argument_readers, meet_labels
+from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 
@@ -196,6 +197,25 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     """Return what the tool answered to an action's call; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     return data
+
+
+def label_answers(
+    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers
+) -> dict[str, Readers]:
+    """Return who may read what a run's actions answered, by place (`outcome/0`).
+
+    `row_readers` is the label of the agent's row: a transactional tool answers with what stood
+    there.
+    """
+    labels: dict[str, Readers] = {}
+    for at, row in enumerate(row for row in rows if row.answer is not None):
+        tool = tools.get(row.tool)
+        readers = frozenset[str]() if tool is None else tool.readers
+        if tool is not None and tool.settles == "transactional":
+            readers = meet_labels(readers, row_readers)
+        args = argument_readers(parse_record(row.record)) if row.record else {}
+        labels[f"outcome/{at}"] = meet_labels(readers, *args.values())
+    return labels
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:
