@@ -11,7 +11,7 @@ from typing import Any
 from vedette.adapters.reasoners.adk.conversation import HAND_OFF_SHARE
 from vedette.config.models import ModelPlan
 from vedette.domain.model import Model, Provider
-from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_TOOLS
+from vedette.domain.work_tools import FINISH_TOOL, HAND_OFF_TOOL, WORK_TOOLS
 from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
@@ -48,8 +48,12 @@ def task_fleet(
     world: World | None = None,
     extra: Mapping[str, str] | None = None,
     charter: str = "note: known text",
+    most: int = 1,
 ) -> FleetHarness:
-    """Return a fleet, not opened; `room` are the bytes of a request, `window` the model's tokens."""
+    """Return a fleet, not opened, whose task is done after `most` greetings.
+
+    `room` are the bytes of a request, `window` the tokens of the model.
+    """
     own = "".join(
         f"    {tool.name}: {{verb: {tool.verb}, resource: {tool.resource}, impact: low}}\n"
         for tool in WORK_TOOLS.values()
@@ -59,13 +63,17 @@ def task_fleet(
         **drop_bars("worker"), "grants/data.yaml": grants, "budgets/data.yaml": _BUDGETS,
         **(extra or {}),
     }  # fmt: skip
-    fleet = toy_fleet(folder, world or World(), extra=policies, model_calls=100_000, max_turns=64)
+    done = f"version: 1\nconditions:\n  - {{name: greeted, action: wire.send, at_least: {most}}}\n"
+    work = "{max_turns: 10000, no_progress: 50}"
+    fleet = toy_fleet(
+        folder, world or World(), extra=policies, model_calls=100_000, work=work, done=done
+    )
     agent = fleet.content / "agents" / "worker"
     (agent / "agent.py").unlink()
     text = (agent / "agent.yaml").read_text()
     bounds = f", input_tokens_per_call: {room}, output_tokens_per_call: 2000" if room else ""
     for old, new in (
-        ("reasoner: judge", "model: fast\nwork: {max_turns: 10000, no_progress: 1000}"),
+        ("reasoner: judge", "model: fast"),
         ("{on: worker.job}", f"{{on: worker.job, goal: {json.dumps(GOAL)}}}"),
         ("actions_per_run: 16", f"actions_per_run: 10000{bounds}"),
         ("model_calls_per_run: 32", "model_calls_per_run: 100000"),
@@ -143,6 +151,6 @@ class Greeter:
         if asks_hand_off(request):
             return (self.said.pop(0) if self.said else hand_off(f"Greeting {self.sent + 1}."),)
         if self.sent == self.most:
-            return ("Done.",)
+            return (FunctionCall(function(FINISH_TOOL), {"summary": "All are sent."}),)
         self.sent += 1
         return (FunctionCall("wire_send", {"to": DESK, "text": f"{self.sent} {self.text}"}),)

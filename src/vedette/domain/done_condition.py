@@ -102,7 +102,7 @@ class ConditionState(Struct, frozen=True):
 
 
 class TaskState(Struct, frozen=True):
-    """What was found of all done conditions but a person's; `person`: there is one of these, too."""
+    """What was found of all done conditions but a person's; `person` says that there is one."""
 
     conditions: tuple[ConditionState, ...]
     person: bool

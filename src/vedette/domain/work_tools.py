@@ -20,6 +20,14 @@ CLOSE_ITEM_TOOL = "item.close"
 HAND_OFF_TOOL = "task.hand_off"
 READ_HISTORY_TOOL = "history.read"
 
+# The collections of items, one a run; no agent's own can have such a name.
+ITEMS = "items/"
+
+
+def item_collection(run: str) -> str:
+    """Return the collection of a run's items."""
+    return ITEMS + run
+
 
 def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
     return Tool(

@@ -8,7 +8,7 @@ from typing import Any
 from vedette.domain.action import Action
 from vedette.domain.base.canonical import normalized_json
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.effect import Outcome
+from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hand_off import read_words
 from vedette.domain.hand_off_check import TaskBounds, check_hand_off, collect_texts, other_tools
@@ -70,8 +70,7 @@ def drift_entries(context: RunContext, row: ActionRow) -> Iterator[Draft]:
 
 
 def _bounds_of(services: Services, context: RunContext) -> TaskBounds:
-    agent, history = context.agent, context.history
-    task: Mapping[str, Any] = {} if history is None else history.task
+    agent, task = context.agent, context.task_told
     fleet = [one.tools.keys() for one in services.fleet.agents.values()]
     acted_on = [
         parse_record(row.record)["args"]
@@ -150,4 +149,14 @@ def _head(value: Any) -> str:
     return text if len(text) <= _MAX_OUTCOME else f"{text[:_MAX_OUTCOME]}…"
 
 
-WORK: Mapping[str, Any] = {HAND_OFF_TOOL: take_hand_off, READ_HISTORY_TOOL: read_history}
+def perform(
+    services: Services, context: RunContext, action: Action
+) -> tuple[Outcome, list[RowWrite]]:
+    """Perform a tool of the engine's own: return its outcome and what it writes."""
+    if context.task is None:
+        return Outcome("failed", error="the run is no task"), []
+    if action.tool.name == HAND_OFF_TOOL:
+        return take_hand_off(services, context, action), []
+    if action.tool.name == READ_HISTORY_TOOL:
+        return read_history(services, context, action), []
+    return context.task.perform(action)

@@ -33,6 +33,7 @@ from vedette.engine.reservation import reserve_budget, settle_failure
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
+from vedette.engine.task_control import yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics, observe_event
 
 
@@ -60,7 +61,7 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
-    if context.run.turn == 0:
+    if context.run.turn == 0 and not context.is_halted:
         if not await take_turn(services, context, on_sent):
             return None
         if context.run.state in ("done", "waiting"):
@@ -76,6 +77,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     check_release(services, context)
     while context.run.state not in ("done", "dead"):
         now = services.clock.now_us()
+        if await yield_to_person(services, context, now):
+            break
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
@@ -203,7 +206,7 @@ async def run_turn(
             await settle_failure(services, context, error)
         raise
     context.final = judgement.final and not judgement.deferred
-    if context.history is not None:
+    if context.task is not None:
         context.history.add_step(step)
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:

@@ -39,7 +39,8 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
     turns have no worst case in what is limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    if context.run.turn - (agent.cascade is not None) >= agent.max_turns:
+    turns = context.run.turn - (agent.cascade is not None)
+    if context.task is None and turns >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
     if not agent.asks_model:
         return True

@@ -42,20 +42,19 @@ from vedette.domain.readers import (
 from vedette.domain.row_proof import (
     BadRecord,
     EntryRecord,
-    find_outcome_fault,
     find_row_fault,
     is_approved,
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.domain.task import read_task
-from vedette.domain.work_tools import READ_HISTORY_TOOL
+from vedette.domain.work_tools import FINISH_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
 from vedette.engine.task_history import TaskHistory
-from vedette.engine.tool_calls import Outcomes
-from vedette.engine.turn_history import retell_turns
+from vedette.engine.task_progress import TaskProgress
+from vedette.engine.tool_calls import Outcomes, label_answers
+from vedette.engine.turn_history import retell_turns, verify_outcomes
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
@@ -74,8 +73,8 @@ class RunContext(Struct):
     it waited, or failed, or its process ended. `subject` is what the bodies of its
     entries are found by, beside its event; `told_readers` may read all that its model was told.
     `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
-    `is_deferred` says that its judge left it to its model, in its first turn; `history` are the
-    turns of a task.
+    `is_deferred` says that its judge left it to its model, in its first turn. A task's run has its
+    progress as `task`, its turns as `history`; `task_told` is what its turn is told.
     """
 
     services: Services
@@ -102,7 +101,9 @@ class RunContext(Struct):
     told_readers: Readers = None
     accepted_us: int = 0
     is_deferred: bool = False
-    history: TaskHistory | None = None
+    task: TaskProgress | None = None
+    task_told: Mapping[str, Any] = field(default_factory=dict)
+    history: TaskHistory = field(default_factory=TaskHistory)
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -117,17 +118,17 @@ class RunContext(Struct):
             services.calls.note_lease(epoch, services.clock.monotonic_us())
             if before is not None:
                 services.forget_key(run)
-        if agent.work is not None and read_task(agent, event) is not None:
-            context.history = TaskHistory()
-        if run.turn:
-            context._load_turns()
+        turns = context._load_turns() if run.turn else []
+        if agent.work is not None:
+            context.task = TaskProgress.load(services.store, agent, event, run, turns)
+            context.history.load(turns)
         return context
 
-    def _load_turns(self) -> None:
-        runs, run, history = self.services.store.runs, self.run, self.history
-        self.is_loaded, self.actions = True, runs.actions(run.id)
-        turns = runs.turns(run.id) if history is None else self._load_task_turns(history)
-        if len(turns) != run.turn and history is None:
+    def _load_turns(self) -> list[Mapping[str, Any]]:
+        store = self.services.store
+        self.is_loaded, self.actions = True, store.runs.actions(self.run.id)
+        turns = store.runs.turns(self.run.id)
+        if len(turns) != self.run.turn:
             raise Permanent("what was thought in an earlier turn was erased, or edited")
         self.is_deferred = bool(turns[0].get("deferred"))
         self.final = bool(turns[-1]["final"]) and not turns[-1].get("deferred")
@@ -135,27 +136,8 @@ class RunContext(Struct):
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
         self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
-        self._verify_outcomes()
-
-    def _load_task_turns(self, history: TaskHistory) -> list[Mapping[str, Any]]:
-        has_judge = self.agent.cascade is not None
-        return history.load(self.services.store.runs, self.run.id, self.run.turn, has_judge=has_judge)
-
-    def _verify_outcomes(self) -> None:
-        """Count nothing read back from the store that the ledger does not say.
-
-        What comes next is made of what came of earlier actions: briefings, origins, readers.
-        Raises Permanent for an ended effect whose row is not what its entries say.
-        """
-        ended = [row for row in self.actions if row.effect in ("done", "failed") or row.answer]
-        entries = (
-            self.services.store.ledger.proof_entries([row.id for row in ended]) if ended else {}
-        )
-        for row in ended:
-            fault = find_outcome_fault(row, entries[row.id])
-            if fault is not None:
-                self.services.metrics.count("rows_refused", agent=self.agent.name, what="row")
-                raise Permanent(f"the row of {row.id} is not what the ledger says: {fault}")
+        verify_outcomes(self.services, self.agent.name, self.actions)
+        return turns
 
     # --- where the run stands ---------------------------------------------------------------
 
@@ -184,7 +166,18 @@ class RunContext(Struct):
         """Say whether the reasoner is to be asked (first or again)."""
         if self.run.turn == 0:
             return True
-        return not self.final and all(row.is_final for row in self.actions)
+        closed = all(row.is_final for row in self.actions)
+        return closed and not self.is_over(self.actions, self.final)
+
+    def is_over(self, rows: Sequence[ActionRow], final: bool) -> bool:
+        """Say whether the run has ended with these actions; a task's ends by its finish alone."""
+        over = final if self.task is None else self.task.is_over(rows)
+        return over and all(row.is_final for row in rows)
+
+    @property
+    def is_halted(self) -> bool:
+        """Say whether a person has a task wait, or ended it."""
+        return self.task is not None and self.task.words.is_halted
 
     def due_decisions(self, now_us: int) -> list[ActionRow]:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
@@ -221,7 +214,7 @@ class RunContext(Struct):
         """
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
-            return _standing("done" if final else "ready")
+            return _standing("done" if self.is_over(rows, final) else "ready")
         if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
             return _standing("ready")
         found = [row.waits for row in open_rows if row.waits]
@@ -240,9 +233,10 @@ class RunContext(Struct):
                 services.keys.row(agent.collection, run.key)
             )
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
-        history = self.history
-        turns = services.store.runs.turns(run.id) if run.turn and history is None else ()
+        turns = services.store.runs.turns(run.id) if run.turn and self.task is None else ()
         opinion, past = retell_turns(turns, self.actions) if turns else ({}, ())
+        if self.task is not None:
+            self.task_told = self.task.tell(self.actions, self.collection_row)
         briefing = Briefing(
             run=run.id,
             agent=agent.name,
@@ -258,11 +252,15 @@ class RunContext(Struct):
             turns=past,
             model=self.model_call.model.name if agent.model and self.model_call else "",
             opinion=opinion,
+            task=self.task_told,
         )
-        if history is None:
+        if self.task is None:
             return briefing
-        task = {"goal": read_task(agent, self.event).goal, "conditions": []}
-        return history.complete(briefing, task, self.actions, agent.tools)
+        return self.history.complete(briefing, self.actions, agent.tools)
+
+    def _own_row(self) -> Mapping[str, Any]:
+        collection = self.agent.collection
+        return unpack_row(self.services.keys.row(collection, self.run.key))[0] if collection else {}
 
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
@@ -308,17 +306,7 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        answers: dict[str, Readers] = {}
-        answered = (action for action in self.actions if action.answer is not None)
-        for at, action in enumerate(answered):
-            tool = self.agent.tools.get(action.tool)
-            readers = frozenset[str]() if tool is None else tool.readers
-            if action.tool == READ_HISTORY_TOOL:
-                readers = meet_labels(readers, self.told_readers)  # it answers with what was told
-            elif tool is not None and tool.settles == "transactional":
-                readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
-            args = argument_readers(parse_record(action.record)) if action.record else {}
-            answers[f"outcome/{at}"] = meet_labels(readers, *args.values())
+        answers = label_answers(self.actions, self.agent.tools, row_readers, self.told_readers)
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
@@ -332,6 +320,7 @@ class RunContext(Struct):
         entries of the action.
         """
         latest = {other.id: other for other in rows if other.id != row.id}
+        task = self.task if row.tool == FINISH_TOOL else None
         return DecisionContext(
             agent=self.agent,
             event=self.event,
@@ -341,6 +330,7 @@ class RunContext(Struct):
             actions_in_run=sum(other.effect is not None for other in latest.values()),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
+            task=task and task.assess(list(latest.values()), self._own_row()),
         )
 
     def read_entries(
@@ -505,7 +495,8 @@ class RunContext(Struct):
 
     def final_entry(self, back: int, settled: int, **fields: Any) -> Draft:
         """Return the run's last entry. `settled` is how many actions it had."""
-        return self.entry("run.closed", back=back, settled=settled, **fields)
+        task = {} if self.task is None else self.task.closing_fields()
+        return self.entry("run.closed", back=back, settled=settled, **task, **fields)
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -531,6 +522,8 @@ class RunContext(Struct):
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
         self.slots = ActionSlots(self.current_shortage(now_us))
+        if self.task is not None:
+            self.task.begin_step()
 
     def current_shortage(self, now_us: int) -> Shortage | None:
         """Return what the agent's actions lately had no room for, until its window turns."""
@@ -562,9 +555,9 @@ class RunContext(Struct):
         """
         services, agent = self.services, self.agent.name
         answer = services.store.steps.send(step)
+        own_rows = [write for write in step.rows if write.collection == self.agent.collection]
         if on_sent is not None:
-            if step.rows:
-                services.keys.cache_rows(step.rows)
+            services.keys.cache_rows(own_rows)
             on_sent()
         committed = await answer
         for alert in committed.alerts:
@@ -585,8 +578,10 @@ class RunContext(Struct):
         run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
         run.waits, run.observed = step.waits, step.observed
         self.actions = self.merge_actions(step.actions)
-        if on_sent is None and step.rows:
-            services.keys.cache_rows(step.rows)
+        if self.task is not None:
+            self.task.keep_items(step.rows)
+        if on_sent is None:
+            services.keys.cache_rows(own_rows)
         if step.state == "done":
             services.metrics.count("runs", agent=agent, state="done")
 

@@ -14,7 +14,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vedette.domain.action import decode_arguments
-from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
 from vedette.domain.hand_off import (
     REOPENED,
@@ -29,7 +28,6 @@ from vedette.domain.hand_off import (
 )
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import HAND_OFF, ModelTurn
-from vedette.domain.ports.run_store import RunReader
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.tool import Tool
 from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_PERFORMER
@@ -55,26 +53,10 @@ class TaskHistory(Struct):
     task: Mapping[str, Any] = field(default_factory=dict)
     hand_off: Mapping[str, Any] = field(default_factory=dict)
 
-    def load(self, runs: RunReader, run: str, last: int, *, has_judge: bool) -> list[Turn]:
-        """Read them back from turn `last`, with `has_judge` also the first, which was a judge's.
-
-        Raises Permanent if one of them is gone.
-        """
-        found: list[Turn] = []
-        for turn in runs.turns_back(run):
-            if turn["turn"] != last - len(found):
-                break
-            found.append(turn)
-            if _opens(turn):
-                break
-        if not found or not (_opens(found[-1]) or found[-1]["turn"] == 1):
-            raise Permanent("what was thought in an earlier turn was erased, or edited")
-        turns = found[::-1]
-        if has_judge and turns[0]["turn"] > 1:
-            turns = [*runs.turns(run)[:1], *turns]
+    def load(self, turns: Iterable[Turn]) -> None:
+        """Take in a run's recorded turns, oldest first."""
         for turn in turns:
             self.add(turn)
-        return turns
 
     def add(self, turn: Turn) -> None:
         """Take in the next turn, as its record has it."""
@@ -96,20 +78,18 @@ class TaskHistory(Struct):
     def complete(
         self,
         briefing: Briefing,
-        task: Mapping[str, Any],
         actions: Sequence[ActionRow],
         tools: Mapping[str, Tool],
     ) -> Briefing:
-        """Return a briefing with the task, its turns, and what a context begun now is told."""
+        """Return a briefing of a task with its turns, and what a context begun now is told."""
         memories = {one.cite() for one in briefing.memories}
         is_withdrawn = any(not memories.issuperset(turn["memories"]) for turn in self.turns)
         hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn)
-        self.task, self.hand_off = task, {} if hand_off is None else hand_off.to_json()
+        self.task, self.hand_off = briefing.task, {} if hand_off is None else hand_off.to_json()
         return replace(
             briefing,
             turns=self._retell(actions, tools),
             opinion=self.opinion,
-            task=self.task,
             hand_off=self.hand_off,
             context_ended=has_ended,
         )
@@ -176,8 +156,11 @@ class TaskHistory(Struct):
         if said.opens:
             hand_off = {"hand_off": self.hand_off} if self.hand_off else {}
             return {"briefed": {"task": self.task, **hand_off}}
-        told: Mapping[str, Any] = next((t["briefed"] for t in reversed(self.turns) if "briefed" in t), {})
-        return {} if told.get("task") == self.task else {"briefed": {"task": self.task}}
+        told: dict[str, Any] = {}
+        for turn in self.turns:
+            told |= turn.get("briefed", {}).get("task", {})
+        changed = {name: one for name, one in self.task.items() if told.get(name) != one}
+        return {"briefed": {"task": changed}} if changed else {}
 
 
 def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
 from vedette.domain.ports.reasoner import ToolExecutor
-from vedette.domain.readers import meet_labels
+from vedette.domain.readers import Readers, argument_readers, meet_labels
+from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import READ_HISTORY_TOOL
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
@@ -219,6 +221,27 @@ class Outcomes(Mapping[str, Mapping[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._answered)
+
+
+def label_answers(
+    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers, told: Readers
+) -> dict[str, Readers]:
+    """Return who may read what a run's actions answered, by place (`outcome/0`).
+
+    `row_readers` is the label of the agent's row: a transactional tool answers with what stood
+    there; `told` that of all that its model was told, which the tool for older turns answers with.
+    """
+    labels: dict[str, Readers] = {}
+    for at, row in enumerate(row for row in rows if row.answer is not None):
+        tool = tools.get(row.tool)
+        readers = frozenset[str]() if tool is None else tool.readers
+        if row.tool == READ_HISTORY_TOOL:
+            readers = meet_labels(readers, told)
+        elif tool is not None and tool.settles == "transactional":
+            readers = meet_labels(readers, row_readers)
+        args = argument_readers(parse_record(row.record)) if row.record else {}
+        labels[f"outcome/{at}"] = meet_labels(readers, *args.values())
+    return labels
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:

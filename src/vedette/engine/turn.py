@@ -40,7 +40,8 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.domain.work_tools import WORK_PERFORMER
+from vedette.domain.task import PERSON_ASKED
+from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
 from vedette.engine import action_holds, hand_offs, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
@@ -58,7 +59,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     roots = context.roots()
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
-            if context.history is not None:
+            if context.task is not None:
                 hand_offs.require_in_place(judgement, ordinal)
             action = bind_proposal(
                 proposal,
@@ -69,10 +70,27 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 ordinal=ordinal,
                 confidence=judgement.confidence,
             )
-            bound.append(replace(action, asks=judgement.asks) if judgement.asks else action)
+            asks = judgement.asks or _task_asks(context, action)
+            bound.append(replace(action, asks=asks) if asks else action)
         except BadProposal as error:
             bound.append(error)
     return bound
+
+
+def _task_asks(context: RunContext, action: Action) -> str:
+    """Say why a person is to decide a task's finish; raise BadProposal for what was done already.
+
+    An action like one that is done for the same item is not done again.
+    """
+    task = context.task
+    if task is None:
+        return ""
+    if action.tool.name == FINISH_TOOL:
+        return PERSON_ASKED if task.asks_person else ""
+    like = task.find_like(action, context.actions, context.task_told)
+    if like is not None:
+        raise BadProposal(f"this was done for the same item, by {like.id}", code="done-before")
+    return ""
 
 
 def compose_step(
@@ -97,7 +115,7 @@ def compose_step(
         drafts += settlement
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
-    ends_run = judgement.final and not judgement.deferred
+    ends_run = judgement.final and not judgement.deferred and context.task is None
     is_uneventful = not (bound or judgement.candidates) and ends_run and context.run.turn == 0
     candidates, refusals = screen_candidates(services, context, judgement)
     if not is_uneventful:
@@ -125,7 +143,7 @@ def compose_step(
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
-    if ends_run and all(row.is_final for row in [*context.actions, *rows]):
+    if context.is_over([*context.actions, *rows], ends_run):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
         if is_uneventful and context.memories:
@@ -296,13 +314,15 @@ def write_rows(
 ) -> Draft:
     """Perform a transactional tool: its rows are part of the step, so nothing can be unknown.
 
+    One of the engine's own by the task's progress, and all others by the agent's code.
+
     Raises Temporary if it gave no answer (its worker died, or took too long): that is an attempt
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
-    if action.tool.name in hand_offs.WORK and action.tool.performer == WORK_PERFORMER:
-        outcome = hand_offs.WORK[action.tool.name](services, context, action)
-        row.effect, row.answer = outcome.state, tool_calls.answer_bytes(outcome)
-        return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
+    if action.tool.performer == WORK_PERFORMER:
+        outcome, written = hand_offs.perform(services, context, action)
+        writes += written
+        return _end_effect(context, row, outcome)
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection
@@ -334,6 +354,10 @@ def write_rows(
         was = pack_row({"was": current}, readers_before) if action.tool.inverse else {}
         outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written], **was})
         writes += written
+    return _end_effect(context, row, outcome)
+
+
+def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
     row.effect = "done" if outcome.state == "done" else "failed"
     row.answer = tool_calls.answer_bytes(outcome)
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
@@ -347,10 +371,12 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
     body = turn_body(judgement, turn, context.citations[turn])
     if judgement.model_turn is not None:
         body["model"] = judgement.model_turn.to_json()
-        if context.history is not None:
+        if context.task is not None:
             body |= context.history.told_by(judgement.model_turn)
         if (labels := context.labels()) is not None and labels.run is not None:
             body["readers"] = sorted(labels.run)
+    if context.task is not None:
+        body["task"] = context.task.record_turn(turn, context.task_told)
     return context.entry(
         "turn.reasoned",
         turn=turn,

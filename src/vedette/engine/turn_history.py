@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
+from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow
+from vedette.engine.services import Services
 from vedette.engine.tool_calls import coarse_answers
 
 _TOLD = ("proposals", "label", "memories", "model")
@@ -27,3 +30,18 @@ def retell_turns(
         answers = coarse_answers(actions, turn["turn"])
         told.append({**{name: turn[name] for name in _TOLD if name in turn}, "answers": answers})
     return opinion, tuple(told)
+
+
+def verify_outcomes(services: Services, agent: str, actions: Sequence[ActionRow]) -> None:
+    """Count nothing read back from the store that the ledger does not say.
+
+    What comes next is made of what came of earlier actions: briefings, origins, readers.
+    Raises Permanent for an ended effect whose row is not what its entries say.
+    """
+    ended = [row for row in actions if row.effect in ("done", "failed") or row.answer]
+    entries = services.store.ledger.proof_entries([row.id for row in ended]) if ended else {}
+    for row in ended:
+        fault = find_outcome_fault(row, entries[row.id])
+        if fault is not None:
+            services.metrics.count("rows_refused", agent=agent, what="row")
+            raise Permanent(f"the row of {row.id} is not what the ledger says: {fault}")

@@ -82,7 +82,7 @@ class Gateway(Struct):
             asks=action.asks,
         )
         # A residual says what a bundle permits, and knows nothing of the engine's own rule. What ends
-        # a task is asked seldom, and of a shape of its own.
+        # a task has a shape of its own.
         whole = action.asks or decision_context.task is not None
         residuals = None if whole else self.residuals
         second = self.second_opinion

@@ -29,7 +29,7 @@ def opens(fleet: FleetHarness) -> list[str]:
 async def test_a_context_hands_off_before_it_is_full(tmp_path: Path, provider: str) -> None:
     world, model = World(), Greeter(45)
     with ModelServer(model) as server:
-        fleet = task_fleet(tmp_path, server, provider=provider, world=world)
+        fleet = task_fleet(tmp_path, server, provider=provider, world=world, most=45)
         async with fleet:
             event = job("1")
             await fleet.send(event)

@@ -126,9 +126,7 @@ def compose_prompt(
     return Prompt([message], _size(message), opens, _digest_text(text), shown, "")
 
 
-def _is_full(
-    run: _Run, context: Sequence[ModelTurn], prompt: Prompt, window: int | None
-) -> bool:
+def _is_full(run: _Run, context: Sequence[ModelTurn], prompt: Prompt, window: int | None) -> bool:
     """Say whether a task's context is to end: by its bytes, or by the tokens of the model.
 
     These are the last turn's as they were counted, and what is new. One that is mostly its opening
@@ -302,7 +300,8 @@ def _told_tasks(briefing: Briefing, before: int) -> list[Mapping[str, Any]]:
     """Return the task as each turn of a context was told it, and as the next one is."""
     told: list[Mapping[str, Any]] = []
     for turn in briefing.turns[before:]:
-        told.append(turn.get("briefed", {}).get("task", told[-1] if told else {}))
+        changed = turn.get("briefed", {}).get("task", {})
+        told.append({**(told[-1] if told else {}), **changed})
     return [*told, briefing.task]
 
 
