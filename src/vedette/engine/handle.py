@@ -29,7 +29,7 @@ from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
-from vedette.engine.reservation import reserve_budget, settle_failure
+from vedette.engine.reservation import reserve_budget, settle_failure, settle_use
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
@@ -253,7 +253,7 @@ async def decide_and_commit(
                 await commit
         except (Fenced, OverBudget):
             continue
-        context.reservation = None  # that was settled with it
+        settle_use(context, step)
         emit_metrics(services, context, step, now)
         if not judgement.deferred and step.turn == 1 + context.is_deferred:
             observe_event(context, "event_decided_seconds", now)

@@ -26,7 +26,7 @@ from vedette.domain.budget import (
 )
 from vedette.domain.entry import Draft
 from vedette.domain.model import Model
-from vedette.domain.run import Fenced, OverBudget, Superseded
+from vedette.domain.run import Fenced, OverBudget, Step, Superseded
 from vedette.engine.model_telemetry import error_code, model_call_field, observe_cost
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -65,6 +65,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
             pass
         else:
             context.reservation = Reservation(worst, now, context.run.last)
+            count_use(context, worst)
             return True
 
 
@@ -117,8 +118,11 @@ def reservation_limits(
 ) -> list[BudgetCap]:
     """Return every limit on a turn's reservation: its run's, with its use, then by hour and day."""
     agent, units = context.agent, tuple(worst)
-    # The run may have booked turns that a crash kept it from taking: they count.
-    before = services.store.spend.of_run(context.run.id) if context.run.entries else {}
+    if context.used is None:
+        # The run may have booked turns that a crash kept it from taking: they count.
+        found = services.store.spend.of_run(context.run.id) if context.run.entries else {}
+        context.used = dict(found)
+    before = context.used
     limits = [
         BudgetCap("run", unit, "run", most, before.get(unit, 0))
         for unit in units
@@ -195,6 +199,22 @@ def release_reservation(
     return [settled], beyond, returns
 
 
+def count_use(context: RunContext, spend: Mapping[str, int]) -> None:
+    """Count what was booked, or settled (less what was booked), as used by the run."""
+    used = context.used
+    for unit, amount in spend.items() if used is not None else ():
+        used[unit] = used.get(unit, 0) + amount
+
+
+def settle_use(context: RunContext, step: Step) -> None:
+    """Count a turn's reservation as settled by a committed step."""
+    held, context.reservation = context.reservation, None
+    for draft in step.drafts if held is not None else ():
+        if draft.kind == "budget.settled":
+            count_use(context, draft.fields["spend"])
+            count_use(context, {unit: -amount for unit, amount in held.spend.items()})
+
+
 async def settle_failure(services: Services, context: RunContext, error: Exception) -> None:
     """Make durable what a turn cost that came to nothing; the rest of its reservation goes back.
 
@@ -206,6 +226,6 @@ async def settle_failure(services: Services, context: RunContext, error: Excepti
     if settlement:
         now = services.clock.now_us()
         step = context.build_step(settlement, [], now, spend=beyond, refunds=returns)
-        context.reservation = None
+        context.reservation = context.used = None
         await context.commit(step)
         observe_cost(services, context, settlement)

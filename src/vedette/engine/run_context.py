@@ -65,7 +65,8 @@ class RunContext(Struct):
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
-    model, `reservation` its worst case, booked; `slots` is the room for actions of the step that is
+    model, `reservation` its worst case, booked; `used` is what its turns have used and booked, by
+    unit (None: to be read); `slots` is the room for actions of the step that is
     being made. `fresh_actions` has the actions that were decided here, by id, with the registry
     they were bound under and their record. `started_here` are actions whose durable start this
     handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
@@ -94,6 +95,7 @@ class RunContext(Struct):
     previous: int = 0
     model_call: ModelCall | None = None
     reservation: Reservation | None = None
+    used: dict[str, int] | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
