@@ -105,7 +105,7 @@ class BudgetFile(Shape):
 
     actions_per_hour: int | None = Field(default=None, ge=1)
     actions_per_day: int | None = Field(default=None, ge=1)
-    actions_per_run: int = Field(default=16, ge=1, le=10_000)
+    actions_per_run: int = Field(default=16, ge=1, le=100_000)
     model_calls_per_hour: int | None = Field(default=None, ge=0)
     model_calls_per_day: int = Field(default=0, ge=0)
     model_calls_per_run: int = Field(default=8, ge=0)

@@ -47,7 +47,7 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.domain.work_tools import FINISH_TOOL
+from vedette.domain.work_tools import FINISH_TOOL, WORK_TOOLS
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
@@ -231,9 +231,8 @@ class RunContext(Struct):
         """Return all that a reasoner sees of this run."""
         services, run, agent = self.services, self.run, self.agent
         if agent.collection:
-            self.collection_row, self.collection_row_readers = unpack_row(
-                services.keys.row(agent.collection, run.key)
-            )
+            row = services.keys.row(agent.collection, run.key)
+            self.collection_row, self.collection_row_readers = unpack_row(row)
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
         turns = services.store.runs.turns(run.id) if run.turn and self.task is None else ()
         opinion, past = retell_turns(turns, self.actions) if turns else ({}, ())
@@ -266,11 +265,10 @@ class RunContext(Struct):
 
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
-        event = self.event
         answered = [row for row in self.actions if row.answer is not None]
         return Roots(
-            event=event.root(),
-            vouched=event.vouched,
+            event=self.event.root(),
+            vouched=self.event.vouched,
             charter=self.agent.charter,
             registry=self.services.registry,
             memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
@@ -318,10 +316,10 @@ class RunContext(Struct):
     ) -> DecisionContext:
         """Return what the engine knows while one action is decided.
 
-        `actions` are the run's actions; of several copies of one the last counts. `entries` are the
-        entries of the action.
+        `rows` are the run's actions (of copies of one the last counts), `entries` this one's.
         """
         latest = {other.id: other for other in rows if other.id != row.id}
+        counted = [other for other in latest.values() if other.tool not in WORK_TOOLS]
         task = self.task if row.tool == FINISH_TOOL else None
         return DecisionContext(
             agent=self.agent,
@@ -329,7 +327,7 @@ class RunContext(Struct):
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
-            actions_in_run=sum(other.effect is not None for other in latest.values()),
+            actions_in_run=sum(other.effect is not None for other in counted),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
             task=task and task.assess(list(latest.values()), self._own_row()),

@@ -32,6 +32,7 @@ from vedette.domain.run import ActionRow, Step
 from vedette.domain.tool import Tool
 from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_PERFORMER
 from vedette.engine.tool_calls import answer_data, coarse_answer
+from vedette.engine.turn_history import repeated_answers, tell_unmet
 
 # How often a model is asked for a hand-off.
 _TRIES = 2
@@ -107,10 +108,11 @@ class TaskHistory(Struct):
             {
                 **{name: turn[name] for name in _TOLD if name in turn},
                 **_counted(turn),
-                "answers": answers.get(turn["turn"], []),
+                "answers": [*answers.get(turn["turn"], []), *repeated_answers(turn, actions)],
             }
             for turn in self.turns
         ]
+        tell_unmet(told, self.turns, self.task["conditions"])
         row = _row_before(actions, first, tools)
         if told and row is not None:
             told[0]["row"] = row

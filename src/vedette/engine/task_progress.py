@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
+from vedette.domain.base.errors import BadProposal, RepeatedProposal
 from vedette.domain.done_condition import (
     ActionDone,
     ConditionState,
@@ -76,7 +77,7 @@ class TaskProgress(Struct):
             return None
         recorded = [turn["task"] for turn in turns if "task" in turn]
         if recorded:
-            task = replace(task, goal=recorded[0]["goal"])
+            task = replace(task, goal=recorded[0].get("goal", task.goal))
         accepted = store.ledger.entry(run.position)
         began_us = 0 if accepted is None else int(orjson.loads(accepted[1])["at"])
         words = [
@@ -178,14 +179,23 @@ class TaskProgress(Struct):
             told["items"]["current"] = {**about, "attempts": self.count_attempts(current["id"])}
         return told
 
-    def record_turn(self, turn: int, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a turn's entry says of the task, and note it; the first has the goal."""
+    def record_turn(
+        self, turn: int, told: Mapping[str, Any], bound: Sequence[Action | BadProposal]
+    ) -> dict[str, Any]:
+        """Return what a turn's entry says of the task, and note it.
+
+        The first has the goal; `repeated` names, by ordinal, what was done before.
+        """
         conditions = list(told["conditions"])
         item = told["items"].get("current", {}).get("id")
         held = frozenset(one["name"] for one in conditions if one["held"])
         self.told[turn] = (held, item)
         goal = {"goal": told["goal"]} if turn == 1 else {}
-        return {**goal, "conditions": conditions, "item": item}
+        again = {
+            str(at): one.action for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
+        }
+        repeated = {"repeated": again} if again else {}
+        return {**goal, **repeated, "conditions": conditions, "item": item}
 
     # --- items ----------------------------------------------------------------------------------
 

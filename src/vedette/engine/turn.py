@@ -28,7 +28,13 @@ from vedette.domain.base.canonical import (
     normalize_json,
     short_id,
 )
-from vedette.domain.base.errors import BadConfidence, BadProposal, Permanent, Temporary
+from vedette.domain.base.errors import (
+    BadConfidence,
+    BadProposal,
+    Permanent,
+    RepeatedProposal,
+    Temporary,
+)
 from vedette.domain.decision import Decision
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
@@ -78,9 +84,9 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
 
 
 def _task_asks(context: RunContext, action: Action) -> str:
-    """Say why a person is to decide a task's finish; raise BadProposal for what was done already.
+    """Say why a person is to decide a task's finish; "" if none is, and of all other actions.
 
-    An action like one that is done for the same item is not done again.
+    Raises RepeatedProposal for one like an action that is done for the same item.
     """
     task = context.task
     if task is None:
@@ -89,7 +95,7 @@ def _task_asks(context: RunContext, action: Action) -> str:
         return PERSON_ASKED if task.asks_person else ""
     like = task.find_like(action, context.actions, context.task_told)
     if like is not None:
-        raise BadProposal(f"this was done for the same item, by {like.id}", code="done-before")
+        raise RepeatedProposal(like.id)
     return ""
 
 
@@ -119,7 +125,7 @@ def compose_step(
     is_uneventful = not (bound or judgement.candidates) and ends_run and context.run.turn == 0
     candidates, refusals = screen_candidates(services, context, judgement)
     if not is_uneventful:
-        drafts.append(turn_entry(context, judgement, turn))
+        drafts.append(turn_entry(context, judgement, turn, bound))
     turn_at = len(drafts)
     for ordinal, action in enumerate(bound):
         back = len(drafts) - turn_at + 1
@@ -363,7 +369,9 @@ def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
 
 
-def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> Draft:
+def turn_entry(
+    context: RunContext, judgement: ReasonerJudgement, turn: int, bound: BoundProposals
+) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again.
 
     With what a model said goes who may read all that it had before it: it is told of it again.
@@ -376,7 +384,7 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
         if (labels := context.labels()) is not None and labels.run is not None:
             body["readers"] = sorted(labels.run)
     if context.task is not None:
-        body["task"] = context.task.record_turn(turn, context.task_told)
+        body["task"] = context.task.record_turn(turn, context.task_told, bound)
     return context.entry(
         "turn.reasoned",
         turn=turn,

@@ -81,8 +81,8 @@ class Gateway(Struct):
             confidence=action.confidence_milli,
             asks=action.asks,
         )
-        # A residual says what a bundle permits, and knows nothing of the engine's own rule. What ends
-        # a task has a shape of its own.
+        # A residual says what a bundle permits, and knows nothing of the engine's own rule, nor of
+        # what a question says of a task.
         whole = action.asks or decision_context.task is not None
         residuals = None if whole else self.residuals
         second = self.second_opinion

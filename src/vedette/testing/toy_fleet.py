@@ -263,7 +263,7 @@ def write_agent(
     work: str = "",
     done: str = "",
 ) -> None:
-    """Write the folder of one toy agent: with `work` (YAML) it takes tasks, `done` its done.yaml."""
+    """Write the folder of a toy agent; with `work` (YAML) it takes tasks, `done` is done.yaml."""
     folder = agents / name
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()

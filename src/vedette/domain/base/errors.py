@@ -97,6 +97,16 @@ class BadProposal(Permanent):
     code = "bad-proposal"
 
 
+class RepeatedProposal(BadProposal):
+    """The error of a proposal like an action that is done for the same item of a task."""
+
+    code = "repeated-proposal"
+
+    def __init__(self, action: str) -> None:
+        super().__init__(f"this was done for the same item, by {action}")
+        self.action = action
+
+
 class BadConfidence(BadProposal):
     """The error of a judgement or a proposal whose confidence is no probability, 0..1."""
 

@@ -505,4 +505,4 @@ def _outcomes(turns: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
 def _outcome(answer: Mapping[str, Any] | None) -> dict[str, Any]:
     if answer is None:
         return {"status": "refused", "why": "no such tool, argument or reference"}
-    return {key: answer[key] for key in ("status", "data") if key in answer}
+    return {key: answer[key] for key in ("status", "data", "unmet") if key in answer}
