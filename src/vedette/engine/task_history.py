@@ -177,12 +177,11 @@ def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, 
 
 
 def number_answers(actions: Iterable[ActionRow]) -> Iterable[tuple[ActionRow, int | None]]:
-    """Yield actions with the number of their outcome, as references have it; None: no answer."""
+    """Yield actions with the number of their outcome, as references have it; None: it is not done."""
     at = 0
     for row in actions:
-        has_answer = row.answer is not None
-        yield row, at if has_answer else None
-        at += has_answer
+        yield row, at if row.effect == "done" else None
+        at += row.answer is not None
 
 
 def _answers_since(actions: Sequence[ActionRow], first: int) -> dict[int, list[dict[str, Any]]]:

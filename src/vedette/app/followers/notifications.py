@@ -40,6 +40,7 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     "hold.expiring": ("A hold is about to expire, which is a no", "holds are about to expire"),
     "effect.unknown": ("An effect may have happened or not", "effects may have happened or not"),
     "run.dead": ("A run was given up: a dead letter", "runs were given up: dead letters"),
+    "task.stalled": ("A task waits for a person", "tasks wait for a person"),
     "budget.alerted": ("A limit has 80 % of it taken", "limits have 80 % of them taken"),
     "agent.parked": ("An agent is parked: over a ceiling", "agents are parked: over a ceiling"),
     "clock.jumped": ("The wall clock jumped, or a start was far off", "the wall clock jumped"),
@@ -276,7 +277,7 @@ def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | 
         return "hold.opened", agent, tool, rule, action.replace("act_", "hold_")
     if kind in ("effect.unknown", "notice.raised", "task.drift"):
         return kind, agent, tool, rule, action
-    if kind == "run.dead":
+    if kind in ("run.dead", "task.stalled"):
         return kind, agent, "", "", str(get("run") or "")
     if kind == "budget.alerted":
         limit = f"{get('scope')} {get('unit')} by {get('window')}"
@@ -347,6 +348,8 @@ def lookup_hint(notice: Notice, link: str | None) -> str:
         return "vedette budget"
     if notice.kind == "run.dead" and notice.count > 1:
         return "vedette dead"
+    if notice.kind == "task.stalled":
+        return f"vedette work show {id}" if notice.count == 1 else "vedette work list"
     return f"vedette explain {id}" if id else "vedette status"
 
 

@@ -278,10 +278,10 @@ def _go_on(
             said = types.Content.model_validate_json(record.content)
         except ValueError:  # another version of the provider's client wrote it
             return UNRECORDED
-        if not said.parts:
-            return UNRECORDED  # no provider takes back an answer with nothing in it
         if speaker.is_foreign(record):
             said = _without_signatures(said, number, run.briefing.run, speaker)
+        if not said.parts:
+            return UNRECORDED  # no provider takes back an answer with nothing in it
         later = next(iter(context[number + 1 :]), None)
         shown = _add_shown(record.shown, run.briefing) if later is None else later.shown
         changes = _tell_changes(run, record.shown, shown, tasks[number : number + 2])
@@ -489,9 +489,9 @@ def _outcomes(turns: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
         results = []
         for ordinal in range(len(turn["proposals"])):
             result = _outcome(answers.get(ordinal))
-            answer = answers.get(ordinal, {})
-            if "outcome" in answer:
-                result["ref"] = f"ref:/outcome/{answer['outcome']}"
+            number = answers.get(ordinal, {}).get("outcome")
+            if result["status"] == "done" and number is not None:
+                result["ref"] = f"ref:/outcome/{number}"
             elif result["status"] == "done" and certain:
                 result["ref"] = f"ref:/outcome/{done}"
                 done += 1
