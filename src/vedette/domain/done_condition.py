@@ -34,10 +34,10 @@ Fault: TypeAlias = tuple[tuple[str | int, ...], str, str]
 
 
 class ItemsClosed(Struct, frozen=True):
-    """No item of the task is open, and there are `at_least` so many."""
+    """No item of the task is open, and there are `at_least` so many: without a list nothing is."""
 
     name: str
-    at_least: int = 0
+    at_least: int = 1
 
 
 class RowValue(Struct, frozen=True):
@@ -177,7 +177,7 @@ def _look_up(value: Any, pointer: str) -> Any | UnsetType:
 
 
 def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]:
-    """Return the conditions that are written in a list, and everything that is wrong with it."""
+    """Return the conditions that are written in a list, or none and everything wrong with it."""
     if not isinstance(value, list) or not value:
         return (), [((), "is not a list of conditions", "begin with - name: …")]
     if len(value) > MAX_CONDITIONS:
@@ -194,7 +194,7 @@ def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]
             what = f"two conditions are named {condition.name!r}"
             faults.append(((at, "name"), what, "give each a name of its own"))
         found.append(condition)
-    return tuple(found), faults
+    return ((), faults) if faults else (tuple(found), [])
 
 
 def _find_faults(value: Any) -> Iterator[Fault]:
@@ -250,7 +250,7 @@ def _build(value: Mapping[str, Any]) -> DoneCondition:
     name = value["name"]
     equals = normalize_json(value["equals"]) if "equals" in value else UNSET
     if "items" in value:
-        return ItemsClosed(name, value.get("at_least", 0))
+        return ItemsClosed(name, value.get("at_least", 1))
     if "rows" in value:
         return RowValue(name, value["rows"], equals, value.get("at_least"))
     if "action" in value:

@@ -330,7 +330,7 @@ class RunContext(Struct):
             actions_in_run=sum(other.effect is not None for other in counted),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
-            task=task and task.assess(list(latest.values()), self._own_row()),
+            task=None if task is None else task.assess(list(latest.values()), self._own_row()),
         )
 
     def read_entries(

@@ -192,7 +192,7 @@ class TaskProgress(Struct):
         self.told[turn] = (held, item)
         goal = {"goal": told["goal"]} if turn == 1 else {}
         again = {
-            str(at): one.action for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
+            str(at): one.where for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
         }
         repeated = {"repeated": again} if again else {}
         return {**goal, **repeated, "conditions": conditions, "item": item}

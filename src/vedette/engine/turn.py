@@ -95,7 +95,7 @@ def _task_asks(context: RunContext, action: Action) -> str:
         return PERSON_ASKED if task.asks_person else ""
     like = task.find_like(action, context.actions, context.task_told)
     if like is not None:
-        raise RepeatedProposal(like.id)
+        raise RepeatedProposal("this was done for the same item", where=like.id)
     return ""
 
 

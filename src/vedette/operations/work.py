@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from vedette.domain.base.canonical import canonicalize, normalize_json, short_id
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.errors import BadCommand, NotFound
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
 from vedette.domain.done_condition import ActionDone, RowValue, read_conditions
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
@@ -86,8 +86,9 @@ async def _start(commands: Commands, order: Order, args: Mapping[str, Any]) -> d
     receipt = await acceptor.accept_own(event)
     if receipt.status == "refused":
         raise BadCommand(f"the task was not accepted: {receipt.error}")
-    runs = receipt.runs or tuple(run.id for run in services.store.runs.runs_of_event(event.key))
-    return {"agent": name, "event": receipt.event, "run": runs[0], "status": receipt.status}
+    if receipt.status == "duplicate":
+        raise AlreadyDone(f"command {order.command_id} was carried out before")
+    return {"agent": name, "event": receipt.event, "run": receipt.runs[0]}
 
 
 def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:

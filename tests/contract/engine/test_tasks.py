@@ -11,10 +11,12 @@ import pytest
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Forbidden
 from vedette.domain.event import ENVELOPE, TASK_TYPE, Event
+from vedette.domain.identity import ENGINE
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Run
 from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import DESK, World, job, toy_fleet
@@ -383,12 +385,7 @@ async def test_what_is_no_order_of_a_task(tmp_path: Path) -> None:
         ):
             with pytest.raises(BadCommand, match=what):
                 await order(fleet, "start", **{"agent": "worker", "goal": "g", **args})
+        by_engine, args = Order(ENGINE, "r"), {"agent": "worker", "goal": "g"}
         with pytest.raises(Forbidden):
-            from vedette.domain.identity import ENGINE
-            from vedette.operations.commands import Order
-
-            await dispatch(
-                fleet.app.commands, "work_start", Order(ENGINE, "r"),
-                {"agent": "worker", "goal": "g"},
-            )  # fmt: skip
+            await dispatch(fleet.app.commands, "work_start", by_engine, args)
         assert fleet.entries("event.accepted") == []

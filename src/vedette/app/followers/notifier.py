@@ -59,7 +59,9 @@ _MOST_HUNG = 3
 # What an entry that has anybody told of anything says of itself; the others are not parsed.
 _MARKERS = (
     b'"outcome":"hold"', b'"kind":"hold.', b'"kind":"effect.unknown"', b'"kind":"notice.raised"',
-    b'"kind":"task.drift"', b'"kind":"run.dead"', b'"kind":"task.stalled"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
+    b'"kind":"run.dead"', b'"kind":"task.stalled"', b'"kind":"stop.set"',
+    b'"kind":"budget.alerted"',
+    b'"kind":"task.drift"',
 )  # fmt: skip
 
 # Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.

@@ -98,13 +98,9 @@ class BadProposal(Permanent):
 
 
 class RepeatedProposal(BadProposal):
-    """The error of a proposal like an action that is done for the same item of a task."""
+    """The error of a proposal that is done for the same item of a task, by action `where`."""
 
     code = "repeated-proposal"
-
-    def __init__(self, action: str) -> None:
-        super().__init__(f"this was done for the same item, by {action}")
-        self.action = action
 
 
 class BadConfidence(BadProposal):

@@ -1,4 +1,4 @@
-"""`vedette work`: give agents tasks, look at them, note something, pause, resume and cancel them."""
+"""`vedette work`: give agents tasks, look at them, steer, pause, resume and cancel them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def list_(ended: bool, limit: int) -> None:
     from vedette.ledger.history.tasks import list_tasks
 
     settings = current_settings()
-    agents = load_agents(settings).agents
+    agents = load_agents(settings).fleet.agents
     with store_reader(settings) as store:
         found = list_tasks(store, agents, ended=ended, limit=limit)
     rows = [
@@ -118,7 +118,7 @@ def show(run: str) -> None:
     from vedette.ledger.history.tasks import show_task
 
     settings = current_settings()
-    agents = load_agents(settings).agents
+    agents = load_agents(settings).fleet.agents
     with store_reader(settings) as store:
         found = show_task(store, agents, run)
     print_result(found, "\n".join(_task_lines(found)))
