@@ -17,8 +17,8 @@ from vedette.domain.hand_off_check import (
 )
 
 GOAL_TEXT = (
-    "Reconcile the October invoices of the harbour with the ledger, file a note for each difference,"
-    " and report the total to accounts@harbour.example."
+    "Reconcile the October invoices of the harbour with the ledger, file a note for each "
+    "difference, and report the total to accounts@harbour.example."
 )
 BOUNDS = TaskBounds(
     goal=GOAL_TEXT,

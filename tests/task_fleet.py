@@ -99,7 +99,7 @@ def function(tool: str) -> str:
 
 def hand_off(next_step: str = "Go on.", **given: list[str]) -> FunctionCall:
     """Return a model's call that hands off."""
-    lists = {"decisions": [], "artefacts": [], "open_questions": []}
+    lists: dict[str, list[str]] = {"decisions": [], "artefacts": [], "open_questions": []}
     return FunctionCall(function(HAND_OFF_TOOL), {**lists, **given, "next_step": next_step})
 
 

@@ -174,15 +174,16 @@ _GUARD = (
     r"(?:approvals?|confirmations?|sign-?offs?|permissions?|reviews?|checks?|conditions?|polic(?:y|ies)"
     r"|gateway|holds?|safeguards?|limits?|verifications?|budget)"
 )
+_ARTICLES = r"(?:the |any |all |every |its |further |more |these |this |that |a |an |\w+'s )*"
 _EVADE = re.compile(
-    r"\b(?:skip|bypass|circumvent|evade|ignore|disregard|override|disable|work(?:ing)? around|get around"
-    rf"|no need (?:for|to (?:wait for|ask for|get))|(?:do not|don't|need not|never) (?:wait|ask) for)"
-    rf"\s+(?:the |any |all |every |its |further |more |these |this |that |a |an |\w+'s )*(?:\w+ )?{_GUARD}\b",
+    r"\b(?:skip|bypass|circumvent|evade|ignore|disregard|override|disable|work(?:ing)? around"
+    r"|get around|no need (?:for|to (?:wait for|ask for|get))"
+    rf"|(?:do not|don't|need not|never) (?:wait|ask) for)\s+{_ARTICLES}(?:\w+ )?{_GUARD}\b",
     re.IGNORECASE,
 )
 _WITHOUT = re.compile(
-    rf"^(?:then |next |now |just |always |please )*(?!\w+ed\b)\w+\b[^.;]*\bwithout (?:waiting for |asking for )?"
-    rf"(?:the |any |an? |further |more |\w+'s )*{_GUARD}\b",
+    r"^(?:then |next |now |just |always |please )*(?!\w+ed\b)\w+\b[^.;]*\bwithout "
+    rf"(?:waiting for |asking for )?{_ARTICLES}{_GUARD}\b",
     re.IGNORECASE,
 )
 # What a stranger asked for, as it is told, is no instruction.

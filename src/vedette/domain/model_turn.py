@@ -16,7 +16,6 @@ from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
 from vedette.domain.model import FailureKind
 
-
 # What a turn asks for at the end of a context of a task.
 HAND_OFF = "hand-off"
 

@@ -207,7 +207,7 @@ async def run_turn(
         raise
     context.final = judgement.final and not judgement.deferred
     if context.task is not None:
-        context.history.add_step(step)
+        context.task.history.add_step(step)
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)
@@ -253,7 +253,8 @@ async def decide_and_commit(
                 await commit
         except (Fenced, OverBudget):
             continue
-        settle_use(context, step)
+        if context.reservation is not None:
+            settle_use(context, step)
         emit_metrics(services, context, step, now)
         if not judgement.deferred and step.turn == 1 + context.is_deferred:
             observe_event(context, "event_decided_seconds", now)

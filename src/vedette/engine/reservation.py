@@ -202,15 +202,16 @@ def release_reservation(
 def count_use(context: RunContext, spend: Mapping[str, int]) -> None:
     """Count what was booked, or settled (less what was booked), as used by the run."""
     used = context.used
-    for unit, amount in spend.items() if used is not None else ():
-        used[unit] = used.get(unit, 0) + amount
+    if used is not None:
+        for unit, amount in spend.items():
+            used[unit] = used.get(unit, 0) + amount
 
 
 def settle_use(context: RunContext, step: Step) -> None:
     """Count a turn's reservation as settled by a committed step."""
     held, context.reservation = context.reservation, None
-    for draft in step.drafts if held is not None else ():
-        if draft.kind == "budget.settled":
+    for draft in step.drafts:
+        if held is not None and draft.kind == "budget.settled":
             count_use(context, draft.fields["spend"])
             count_use(context, {unit: -amount for unit, amount in held.spend.items()})
 

@@ -51,7 +51,6 @@ from vedette.domain.work_tools import FINISH_TOOL, WORK_TOOLS
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import Services
-from vedette.engine.task_history import TaskHistory
 from vedette.engine.task_progress import TaskProgress
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import retell_turns, verify_outcomes
@@ -75,7 +74,7 @@ class RunContext(Struct):
     entries are found by, beside its event; `told_readers` may read all that its model was told.
     `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
     `is_deferred` says that its judge left it to its model, in its first turn. A task's run has its
-    progress as `task`, its turns as `history`; `task_told` is what its turn is told.
+    progress as `task`; `task_told` is what its turn is told.
     """
 
     services: Services
@@ -105,7 +104,6 @@ class RunContext(Struct):
     is_deferred: bool = False
     task: TaskProgress | None = None
     task_told: Mapping[str, Any] = field(default_factory=dict)
-    history: TaskHistory = field(default_factory=TaskHistory)
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -123,7 +121,6 @@ class RunContext(Struct):
         turns = context._load_turns() if run.turn else []
         if agent.work is not None:
             context.task = TaskProgress.load(services.store, agent, event, run, turns)
-            context.history.load(turns)
         return context
 
     def _load_turns(self) -> list[Mapping[str, Any]]:
@@ -257,7 +254,7 @@ class RunContext(Struct):
         )
         if self.task is None:
             return briefing
-        return self.history.complete(briefing, self.actions, agent.tools)
+        return self.task.history.complete(briefing, self.actions, agent.tools)
 
     def _own_row(self) -> Mapping[str, Any]:
         collection = self.agent.collection
@@ -273,7 +270,7 @@ class RunContext(Struct):
             registry=self.services.registry,
             memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
             trusted_memories=reviewed_ids(self.memories),
-            outcome=Outcomes(answered),
+            outcome=Outcomes(answered) if answered else {},
             trusted_outcomes=frozenset(
                 str(at)
                 for at, row in enumerate(answered)

@@ -177,7 +177,7 @@ def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, 
 
 
 def number_answers(actions: Iterable[ActionRow]) -> Iterable[tuple[ActionRow, int | None]]:
-    """Yield actions with the number of their outcome, as references have it; None: it is not done."""
+    """Yield actions with the number of their outcome, as references have it; None: not done."""
     at = 0
     for row in actions:
         yield row, at if row.effect == "done" else None

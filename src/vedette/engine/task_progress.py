@@ -38,6 +38,7 @@ from vedette.domain.work_tools import (
     WORK_PERFORMER,
     item_collection,
 )
+from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
 MAX_ITEMS = 10_000
@@ -51,7 +52,8 @@ class TaskProgress(Struct):
     """One task's progress.
 
     `told` is what its turns were told, by turn: the names of the conditions that held, and the item
-    that was worked on. `step_items` are its items as the step leaves them that is being made.
+    that was worked on. `step_items` are its items as the step leaves them that is being made;
+    `history` are its turns.
     """
 
     task: Task
@@ -61,6 +63,7 @@ class TaskProgress(Struct):
     items: dict[str, Item]
     told: dict[int, tuple[frozenset[str], str | None]]
     step_items: dict[str, Item] = field(default_factory=dict)
+    history: TaskHistory = field(default_factory=TaskHistory)
 
     @classmethod
     def load(
@@ -94,7 +97,11 @@ class TaskProgress(Struct):
             for turn in turns
             if "task" in turn
         }
-        return cls(task, run.id, began_us, TaskWords.of(words), ordered, told, dict(ordered))
+        history = TaskHistory()
+        history.load(turns)
+        return cls(
+            task, run.id, began_us, TaskWords.of(words), ordered, told, dict(ordered), history
+        )
 
     def begin_step(self) -> None:
         """Begin a step with the items as they are durable."""

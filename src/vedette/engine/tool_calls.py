@@ -226,24 +226,31 @@ class Outcomes(Mapping[str, Mapping[str, Any]]):
 def label_answers(
     rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers, told: Readers
 ) -> dict[str, Readers]:
-    """Return who may read what a run's actions answered, by place (`outcome/0`).
+    """Return who may read what a run's actions answered, by place (`outcome/0`), where not
+    everybody may.
 
     `row_readers` is the label of the agent's row: a transactional tool answers with what stood
     there; `told` that of all that its model was told, which the tool for older turns answers with.
     """
+    answered = [row for row in rows if row.answer is not None]
+    if not answered:
+        return {}
+    by_tool = {name: _tool_readers(tool, row_readers, told) for name, tool in tools.items()}
     labels: dict[str, Readers] = {}
-    for at, row in enumerate(row for row in rows if row.answer is not None):
-        tool = tools.get(row.tool)
-        readers = frozenset[str]() if tool is None else tool.readers
-        if row.tool == READ_HISTORY_TOOL:
-            readers = meet_labels(readers, told)
-        elif tool is not None and tool.settles == "transactional":
-            readers = meet_labels(readers, row_readers)
-        # Most have none, and a long run has many: what was answered was verified as it was read.
-        has_readers = b'"readers":' in row.record
-        args = argument_readers(parse_record(row.record)) if has_readers else {}
+    for at, row in enumerate(answered):
+        readers = by_tool.get(row.tool, frozenset())
+        # A long run has many: what was answered was verified as it was read, so most need no look.
+        if readers is None and b'"readers":' not in row.record:
+            continue
+        args = argument_readers(parse_record(row.record)) if row.record else {}
         labels[f"outcome/{at}"] = meet_labels(readers, *args.values())
     return labels
+
+
+def _tool_readers(tool: Tool, row_readers: Readers, told: Readers) -> Readers:
+    if tool.name == READ_HISTORY_TOOL:
+        return meet_labels(tool.readers, told)
+    return meet_labels(tool.readers, row_readers if tool.settles == "transactional" else None)
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:

@@ -260,7 +260,8 @@ def decide_action(
         counted.add(row.counted_us, is_new=not counted_us)
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
-            drafts += hand_offs.drift_entries(context, row)
+            if context.task is not None:
+                drafts += hand_offs.drift_entries(context, row)
         elif not planned:
             context.fresh_actions[row.id] = (action, services.registry, row.record)
             drafts.append(context.effect_entry("effect.intended", row, 1))
@@ -380,7 +381,7 @@ def turn_entry(
     if judgement.model_turn is not None:
         body["model"] = judgement.model_turn.to_json()
         if context.task is not None:
-            body |= context.history.told_by(judgement.model_turn)
+            body |= context.task.history.told_by(judgement.model_turn)
         if (labels := context.labels()) is not None and labels.run is not None:
             body["readers"] = sorted(labels.run)
     if context.task is not None:

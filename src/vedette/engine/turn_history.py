@@ -50,9 +50,7 @@ def tell_unmet(
                 answer["unmet"] = [one["name"] for one in conditions if not one["held"]]
 
 
-def repeated_answers(
-    turn: Mapping[str, Any], actions: Sequence[ActionRow]
-) -> list[dict[str, Any]]:
+def repeated_answers(turn: Mapping[str, Any], actions: Sequence[ActionRow]) -> list[dict[str, Any]]:
     """Return what is told of proposals that were done before: what came of them then."""
     repeated = turn.get("task", {}).get("repeated", {})
     wanted = set(repeated.values())

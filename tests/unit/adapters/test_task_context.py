@@ -163,7 +163,7 @@ def test_a_context_that_is_mostly_its_opening_has_half_of_what_that_leaves() -> 
     for _ in range(20):
         asked.append(bool(run.take(CALL, {"data": {}, "outcome": 0}, room=room).asks))
     assert asked[:3] == [False] * 3
-    assert asked[-1]
+    assert any(asked[3:])
 
 
 def test_a_context_that_ended_is_begun_anew_with_the_hand_off() -> None:

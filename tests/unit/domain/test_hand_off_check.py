@@ -39,7 +39,7 @@ def test_it_says_what_it_does_not_find() -> None:
 def test_each_part_of_a_hand_off_is_checked() -> None:
     bad = "The goal is to close the ledger."
     for part in ("decisions", "artefacts", "open_questions"):
-        (finding,) = check_hand_off(HandOffWords(1, **{part: ("fine", bad)}), BOUNDS)
+        (finding,) = check_hand_off(replace(HandOffWords(1), **{part: ("fine", bad)}), BOUNDS)
         assert (finding.rule, finding.text) == ("drift.goal", bad)
 
 

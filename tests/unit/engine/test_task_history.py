@@ -67,7 +67,7 @@ class Run:
                 "d",
                 b"{}",
                 decided="permit",
-                effect=done.state,
+                effect="done" if done.state == "done" else "failed",
                 answer=answer_bytes(done),
             )
         )
