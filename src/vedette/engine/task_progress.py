@@ -35,6 +35,8 @@ from vedette.domain.work_tools import (
     ADD_ITEM_TOOL,
     CLOSE_ITEM_TOOL,
     FINISH_TOOL,
+    HAND_OFF_TOOL,
+    READ_HISTORY_TOOL,
     WORK_PERFORMER,
     item_collection,
 )
@@ -42,6 +44,8 @@ from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
 MAX_ITEMS = 10_000
+# What is done for the next turns alone.
+_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
 _MAX_ID, _MAX_TEXT = 200, 2000  # characters
 ITEM_STATES = ("open", "done", "failed", "set_aside")
 
@@ -161,7 +165,8 @@ class TaskProgress(Struct):
 
     def _last_progress(self, rows: Sequence[ActionRow]) -> int:
         """Return the last turn that did something, or before which a condition came to hold."""
-        last = max((row.turn for row in rows if row.effect == "done"), default=0)
+        done = (row for row in rows if row.effect == "done" and row.tool not in _NO_PROGRESS)
+        last = max((row.turn for row in done), default=0)
         held: frozenset[str] = frozenset()
         for turn, (names, _) in sorted(self.told.items()):
             last = max(last, turn - 1) if names - held else last
