@@ -252,9 +252,8 @@ class RunContext(Struct):
             opinion=opinion,
             task=self.task_told,
         )
-        if self.task is None:
-            return briefing
-        return self.task.history.complete(briefing, self.actions, agent.tools)
+        history = None if self.task is None else self.task.history
+        return history.complete(briefing, self.actions, agent.tools) if history else briefing
 
     def _own_row(self) -> Mapping[str, Any]:
         collection = self.agent.collection

@@ -48,7 +48,7 @@ from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
 from vedette.domain.task import PERSON_ASKED
 from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
-from vedette.engine import action_holds, hand_offs, tool_calls
+from vedette.engine import action_holds, context_tools, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -66,7 +66,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
             if context.task is not None:
-                hand_offs.require_in_place(judgement, ordinal)
+                context_tools.require_in_place(judgement, ordinal)
             action = bind_proposal(
                 proposal,
                 context.agent.tools,
@@ -261,7 +261,7 @@ def decide_action(
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
             if context.task is not None:
-                drafts += hand_offs.drift_entries(context, row)
+                drafts += context_tools.drift_entries(context, row)
         elif not planned:
             context.fresh_actions[row.id] = (action, services.registry, row.record)
             drafts.append(context.effect_entry("effect.intended", row, 1))
@@ -327,7 +327,7 @@ def write_rows(
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
     if action.tool.performer == WORK_PERFORMER:
-        outcome, written = hand_offs.perform(services, context, action)
+        outcome, written = context_tools.perform(services, context, action)
         writes += written
         return _end_effect(context, row, outcome)
     target = services.targets.get(action.tool.target or "", {})

@@ -103,6 +103,7 @@ async def test_a_models_window_ends_a_context_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_a_long_task_stays_small(tmp_path: Path) -> None:
     """Its prompt is bounded, its tokens grow as its turns do, its goal is in each, and a late turn
     costs what an early one did.
