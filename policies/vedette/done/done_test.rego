@@ -59,6 +59,11 @@ test_question_without_an_action_is_denied if {
 	not done.ok with input as {}
 }
 
+test_no_reason_against_it_is_no_proof if {
+	not done.ok with input as finishing([{"name": "sent", "why": "nobody looked"}])
+		with data.vedette.done.reasons as set()
+}
+
 test_added_reason_counts if {
 	not done.ok with input as testdata.question
 		with data.vedette.done.reasons as {"x"}

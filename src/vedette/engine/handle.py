@@ -61,7 +61,7 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
-    if context.run.turn == 0 and not context.is_halted:
+    if context.run.turn == 0 and not (context.task and context.task.words.is_halted):
         if not await take_turn(services, context, on_sent):
             return None
         if context.run.state in ("done", "waiting"):
@@ -77,7 +77,7 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     check_release(services, context)
     while context.run.state not in ("done", "dead"):
         now = services.clock.now_us()
-        if await yield_to_person(services, context, now):
+        if context.task is not None and await yield_to_person(services, context, now):
             break
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):

@@ -173,11 +173,6 @@ class RunContext(Struct):
         over = final if self.task is None else self.task.is_over(rows)
         return over and all(row.is_final for row in rows)
 
-    @property
-    def is_halted(self) -> bool:
-        """Say whether a person has a task wait, or ended it."""
-        return self.task is not None and self.task.words.is_halted
-
     def due_decisions(self, now_us: int) -> list[ActionRow]:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
         return [row for row in self.actions if self._is_decidable(row, now_us)]
@@ -553,7 +548,8 @@ class RunContext(Struct):
         answer = services.store.steps.send(step)
         own_rows = [write for write in step.rows if write.collection == self.agent.collection]
         if on_sent is not None:
-            services.keys.cache_rows(own_rows)
+            if own_rows:
+                services.keys.cache_rows(own_rows)
             on_sent()
         committed = await answer
         for alert in committed.alerts:
@@ -576,7 +572,7 @@ class RunContext(Struct):
         self.actions = self.merge_actions(step.actions)
         if self.task is not None:
             self.task.keep_items(step.rows)
-        if on_sent is None:
+        if on_sent is None and own_rows:
             services.keys.cache_rows(own_rows)
         if step.state == "done":
             services.metrics.count("runs", agent=agent, state="done")
