@@ -59,8 +59,12 @@ def task_fleet(
         for tool in WORK_TOOLS.values()
     )
     grants = toy.GRANTS.format(name="worker", mode="act") + own
+    limits = drop_bars("worker")["limits/data.yaml"]
+    few = "{minute: 600, hour: 6000, day: 50000}"
+    assert few in limits
+    limits = limits.replace(few, "{minute: 60000, hour: 60000, day: 60000}")
     policies = {
-        **drop_bars("worker"), "grants/data.yaml": grants, "budgets/data.yaml": _BUDGETS,
+        "limits/data.yaml": limits, "grants/data.yaml": grants, "budgets/data.yaml": _BUDGETS,
         **(extra or {}),
     }  # fmt: skip
     done = f"version: 1\nconditions:\n  - {{name: greeted, action: wire.send, at_least: {most}}}\n"
