@@ -343,7 +343,7 @@ async def record_outcome(
             answer = context.body_of(after.answer or b"{}")
             word = {"verified": True} if verified and state == "done" else {}
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
-            if context.is_over(context.merge_actions([after]), context.final):
+            if context.is_over([after], context.final):
                 drafts.append(context.final_entry(1, len(context.actions)))
         step = context.build_step(drafts, [after], now)
         try:

@@ -166,12 +166,15 @@ class RunContext(Struct):
         if self.run.turn == 0:
             return True
         closed = all(row.is_final for row in self.actions)
-        return closed and not self.is_over(self.actions, self.final)
+        return closed and not self._is_ended(self.actions, self.final)
 
-    def is_over(self, rows: Sequence[ActionRow], final: bool) -> bool:
-        """Say whether the run has ended with these actions; a task's ends by its finish alone."""
-        over = final if self.task is None else self.task.is_over(rows)
-        return over and all(row.is_final for row in rows)
+    def is_over(self, changed: Sequence[ActionRow], final: bool) -> bool:
+        """Say whether the run is over once these actions stand: nothing more is asked, or done."""
+        rows = self.merge_actions(changed)
+        return self._is_ended(rows, final) and all(row.is_final for row in rows)
+
+    def _is_ended(self, rows: Sequence[ActionRow], final: bool) -> bool:
+        return final if self.task is None else self.task.is_over(rows)
 
     def due_decisions(self, now_us: int) -> list[ActionRow]:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
@@ -208,7 +211,7 @@ class RunContext(Struct):
         """
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
-            return _standing("done" if self.is_over(rows, final) else "ready")
+            return _standing("done" if self._is_ended(rows, final) else "ready")
         if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
             return _standing("ready")
         found = [row.waits for row in open_rows if row.waits]
@@ -297,7 +300,8 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        answers = label_answers(self.actions, self.agent.tools, row_readers, self.told_readers)
+        actions, tools = self.actions, self.agent.tools
+        answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)

@@ -149,7 +149,7 @@ def compose_step(
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
-    if context.is_over([*context.actions, *rows], ends_run):
+    if context.is_over(rows, ends_run):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
         if is_uneventful and context.memories:
