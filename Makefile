@@ -172,6 +172,10 @@ bench-model: ## A model's turn outside its provider: CPU of engine, worker, tool
 	@tools/setup
 	@$(BIN)/python -m tests.bench.model_turn $(ARGS)
 
+long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of a turn early and late (3 min)
+	@tools/setup
+	@VEDETTE_TASK_TURNS=1000 $(BIN)/python -m pytest -s -k long_task tests/contract/adapters/reasoners/test_hand_offs.py $(ARGS)
+
 bench-misbehaviour: ## The others beside models that misbehave: /healthz, p99, effects, spend (15 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.misbehaving_models $(ARGS)

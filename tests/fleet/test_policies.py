@@ -153,7 +153,7 @@ async def refused(files: Mapping[str, bytes]) -> list[Finding]:
 
 
 async def test_missing_proof_is_refused(shipped: dict[str, bytes]) -> None:
-    for proof in ("identity", "grant", "origins", "secrecy", "limits", "holds"):
+    for proof in ("identity", "grant", "origins", "secrecy", "limits", "done", "holds"):
         files = {p: raw for p, raw in shipped.items() if not p.startswith(f"vedette/{proof}/")}
         found = await refused(files)
         assert any(f"vedette.{proof}" in each.what for each in found)

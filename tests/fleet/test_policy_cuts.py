@@ -29,14 +29,28 @@ POLICIES = Path(__file__).parents[2] / "policies"
 Question = dict[str, Any]
 
 
+# No shipped agent takes tasks; so that the end of one may be asked about, this one does.
+GRANT = b"  tools:\n    mail.file: "
+FINISH = b"    task.finish: {verb: finish, resource: task, impact: low}\n"
+
+
+def files_of() -> dict[str, bytes]:
+    """Return the shipped policy, by which inbox_triage may end tasks."""
+    files = dict(read_bundle(POLICIES).files)
+    before, grant, after = files["grants/data.yaml"].partition(GRANT)
+    assert grant
+    head, tools, first = grant.partition(b"  tools:\n")
+    return {**files, "grants/data.yaml": before + head + tools + FINISH + first + after}
+
+
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, bytes]:
-    return dict(read_bundle(POLICIES).files)
+    return files_of()
 
 
 def question_of(agent: str, tool: str, sinks: Mapping[str, str], **action: Any) -> Question:
     """Return a question that the shipped policy grants but for the origins given."""
-    grant = mount(read_bundle(POLICIES).files)["grants"][agent]
+    grant = mount(files_of())["grants"][agent]
     found = build_request(
         agent, tool, {"owner": grant.get("owner", "o"), **grant["tools"][tool]}, list(sinks)
     )
@@ -55,7 +69,16 @@ def bases() -> dict[str, Question]:
             question_of("inbox_triage", "mail.send", {"/message": "trusted", "/to": "trusted"})
         ),
         "open": question_of("anomaly_detection", "incident.open", {"/series": "trusted"}),
+        "finish": finish(),
     }
+
+
+def finish() -> Question:
+    """Return the end of a task whose conditions hold."""
+    found = question_of("inbox_triage", "task.finish", {})
+    met = {"name": "sent", "held": True, "why": "counted"}
+    found["context"]["task"] = {"conditions": [met, met], "person": False}
+    return found
 
 
 def approved(one: Question) -> Question:
@@ -89,6 +112,11 @@ def must_be_denied() -> dict[str, Question]:
     )
     exhausted = copy.deepcopy(bases()["file"])
     exhausted["context"]["counters"]["run"] = exhausted["context"]["budget"]["run"] = 8
+    # Of a tool that is granted but for its name: what ends a task.
+    unfinished = copy.deepcopy(bases()["finish"])
+    unfinished["context"]["task"]["conditions"][0]["held"] = False
+    taskless = copy.deepcopy(bases()["finish"])
+    del taskless["context"]["task"]
     found = {
         "send to an address out of the mail": origin("send", "/to", "untrusted"),
         "send to an address by value": origin("send", "/to", "derived"),
@@ -114,6 +142,8 @@ def must_be_denied() -> dict[str, Question]:
         "another owner": changed("file", ("subject", "owner", "x@evil.example")),
         "no release": changed("file", ("subject", "release", "")),
         "an exhausted run": exhausted,
+        "the end of a task with a condition unmet": unfinished,
+        "the end of what is no task": taskless,
         "another schema": {**bases()["file"], "schema": "vedette.question/3"},
         "another's memory": build_read_request("anomaly_detection", "o", "inbox/inbox"),
         "nothing": {},

@@ -14,6 +14,7 @@ permitted if {
 	data.vedette.origins.ok
 	data.vedette.secrecy.ok
 	data.vedette.limits.ok
+	data.vedette.done.ok
 	data.vedette.holds.ok
 	data.vedette.denies.ok
 }
@@ -25,6 +26,7 @@ admissible if {
 	data.vedette.origins.holdable
 	data.vedette.secrecy.ok
 	data.vedette.limits.holdable
+	data.vedette.done.ok
 	data.vedette.denies.ok
 }
 
@@ -86,6 +88,7 @@ denials := [
 	data.vedette.denies.deny,
 	data.vedette.grant.reasons,
 	data.vedette.limits.reasons,
+	data.vedette.done.reasons,
 	data.vedette.origins.reasons,
 	data.vedette.secrecy.reasons,
 ]

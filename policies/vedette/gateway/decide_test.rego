@@ -296,3 +296,40 @@ test_other_scope_is_denied if {
 	answer.outcome == "deny"
 	answer.rule == "grant.memory"
 }
+
+ending(held) := json.patch(testdata.question, [
+	{"op": "replace", "path": "/action/tool", "value": "task.finish"},
+	{"op": "replace", "path": "/action/verb", "value": "finish"},
+	{"op": "replace", "path": "/action/args", "value": {"summary": "s"}},
+	{"op": "replace", "path": "/action/origins", "value": {"/summary": "derived"}},
+	{"op": "replace", "path": "/action/sinks", "value": []},
+	{"op": "replace", "path": "/resource/type", "value": "task"},
+	{"op": "add", "path": "/context/task", "value": {
+		"conditions": [{"name": "sent", "held": held, "why": "counted"}],
+		"person": false,
+	}},
+])
+
+working := json.patch(testdata.policy, [
+	{"op": "add", "path": "/grants/clerk/tools/task.finish", "value": {"verb": "finish", "resource": "task", "impact": "low"}},
+	{"op": "add", "path": "/sinks/tools/task.finish", "value": {}},
+])
+
+test_task_ends_when_its_conditions_hold if {
+	answer := under(working, ending(true))
+	answer.outcome == "permit"
+}
+
+test_task_with_an_unmet_condition_is_denied_by_its_name if {
+	answer := under(working, ending(false))
+	answer.outcome == "deny"
+	answer.rule == "task.unmet"
+	answer.reasons == ["task.unmet:sent"]
+}
+
+test_no_person_ends_a_task_with_an_unmet_condition if {
+	unsure := under(working, replaced(ending(false), "/context/confidence", 0))
+	unsure.outcome == "deny"
+	agreed := under(working, approved(replaced(ending(false), "/context/confidence", 0)))
+	agreed.outcome == "deny"
+}

@@ -31,25 +31,28 @@ from vedette.config.cascade_table import (
     read_confidence_plan,
     read_reasoners,
 )
+from vedette.config.done_file import done_conditions
 from vedette.config.models import ModelPlan, install_extra
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
-from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
+from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, WorkPlan
 from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
+from vedette.domain.done_condition import DoneCondition
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableProblem
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.schema_check import find_schema_problems
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import WORK_TOOLS
 
 # Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
 _MODEL_TURNS = 4
@@ -108,9 +111,15 @@ def read_agent(
     problems += _scope_problems(shape, document, context)
     problems += tool_problems(shape, document, code.get("tools"), context)
     own = {tool.name: tool for tool in shape.tools}
-    known = {**own, **ARTEFACT_TOOLS} if shape.artefacts else own
+    engine_tools = {
+        **(ARTEFACT_TOOLS if shape.artefacts else {}),
+        **(WORK_TOOLS if shape.work is not None else {}),
+    }
+    known = {**own, **engine_tools}
     problems += eval_problems(folder, relative_path, known)
     subscriptions, schedules, found = read_triggers(shape, document)
+    problems += found
+    conditions, found = done_conditions(folder, relative_path, shape)
     problems += found
     if any(not problem.warning for problem in problems):
         return None, problems
@@ -128,7 +137,7 @@ def read_agent(
         schedules=schedules,
         tools={
             **{tool.name: _tool(tool) for tool in shape.tools},
-            **(ARTEFACT_TOOLS if shape.artefacts else {}),
+            **engine_tools,
         },
         scopes=tuple(
             MemoryScope(
@@ -156,8 +165,17 @@ def read_agent(
         cascade=read_cascade(shape),
         confidence=read_confidence_plan(shape),
         artefacts=shape.artefacts,
+        work=_work_plan(shape, conditions),
     )
     return agent, problems
+
+
+def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkPlan | None:
+    work = shape.work
+    if work is None:
+        return None
+    deadline_us = duration_us(work.deadline)
+    return WorkPlan(work.max_turns, work.no_progress, deadline_us, conditions)
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -395,9 +413,10 @@ def tool_problems(
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
-        if tool.name in ARTEFACT_TOOLS:
+        if tool.name in ARTEFACT_TOOLS or tool.name in WORK_TOOLS:
             what = f"{tool.name!r} is a tool of the engine's own"
-            mend = "choose another name; an agent with artefacts: true has it"
+            key = "artefacts: true" if tool.name in ARTEFACT_TOOLS else "work:"
+            mend = f"choose another name, or remove it: an agent with {key} has it"
             problems.append(document.problem((*path, "name"), what, mend))
         tools[tool.name] = tool
         if schema_problems := tool_schema_problems(tool, document, path):

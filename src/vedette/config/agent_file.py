@@ -83,6 +83,10 @@ class TriggerFile(Shape):
     )
     max_age: Duration | None = Field(default=None, description="older missed instants are let go")
     data: dict[str, Any] = Field(default_factory=dict, description="payload of the ticks")
+    goal: NonBlankText | None = Field(
+        default=None,
+        description="each run that it wakes is a task with this goal; the agent needs work:",
+    )
 
 
 class ScopeFile(Shape):
@@ -101,7 +105,7 @@ class BudgetFile(Shape):
 
     actions_per_hour: int | None = Field(default=None, ge=1)
     actions_per_day: int | None = Field(default=None, ge=1)
-    actions_per_run: int = Field(default=16, ge=1, le=1000)
+    actions_per_run: int = Field(default=16, ge=1, le=100_000)
     model_calls_per_hour: int | None = Field(default=None, ge=0)
     model_calls_per_day: int = Field(default=0, ge=0)
     model_calls_per_run: int = Field(default=8, ge=0)
@@ -272,6 +276,18 @@ class ConfidenceFile(Shape):
     )  # fmt: skip
 
 
+class WorkFile(Shape):
+    """The bounds of the agent's tasks; at one of them a task waits for a person."""
+
+    max_turns: int = Field(default=1000, ge=2, le=10_000, description="of one task")
+    no_progress: int = Field(
+        default=10, ge=1, le=1000,
+        description="turns in a row in which no condition came to hold, no item was closed and no "
+        "effect done",
+    )  # fmt: skip
+    deadline: Duration = Field(default="14d", description="from the event that gave the task")
+
+
 # What policy is told of every tool, so that no plugin can have the name.
 _TOOL_KEYS = frozenset({*ToolFile.__annotations__, "readers"})
 
@@ -322,6 +338,9 @@ class AgentFile(Shape):
     artefacts: bool = Field(
         default=False,
         description="it is told of large outcomes by reference, and has the tool artefact.read",
+    )
+    work: WorkFile | None = Field(
+        default=None, description="the agent takes tasks, within these bounds; {} for the usual"
     )
     budget: BudgetFile = Field(default_factory=BudgetFile)
     ceilings: CeilingsFile = Field(default_factory=CeilingsFile)

@@ -70,6 +70,10 @@ class ModelFile(SettingsTable):
     tokens_per_minute: Whole | None = Field(
         default=None, ge=1, description="the most, read and written, of any minute"
     )
+    context_tokens: Whole | None = Field(
+        default=None, ge=4096,
+        description="what it reads at most; a task's context ends with a hand-off before",
+    )  # fmt: skip
     timeout: Duration = Field(default="60s", description="how long an answer may take in all")
     fallback: str | None = Field(
         default=None, description="the entry that is asked while this one's breaker is open"
@@ -139,6 +143,7 @@ def build_models(
             Model(
                 name, one.calls_in_flight, one.calls_per_minute, one.tokens_per_minute,
                 duration_us(one.timeout), one.fallback, one.price, one.provider, one.model,
+                one.context_tokens,
             ),
             one.base_url, one.project, one.location,
             one.key_env, str(path(one.key_file)) if one.key_file else None, one.key_secret,

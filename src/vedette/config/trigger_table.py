@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from msgspec.structs import replace
+
 from vedette.config.agent_file import AgentFile, TriggerFile
 from vedette.config.problem import Problem
 from vedette.config.yaml import Document, KeyPath
-from vedette.domain.agent import UNDO_TRIGGER, Schedule, Subscription
+from vedette.domain.agent import TASK_TRIGGER, UNDO_TRIGGER, Schedule, Subscription
 from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
-from vedette.domain.event import CALL_TYPE, TICK_TYPE
+from vedette.domain.event import CALL_TYPE, TASK_TYPE, TICK_TYPE
 
 _KINDS = ("on", "every", "cron", "daily")
 _DAILY = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
@@ -27,6 +29,12 @@ _CRON = (
     ("weekday", None, None, _DAYS),
 )
 
+# Names that no trigger of an agent has, and what they stand for.
+_OWN_TRIGGERS = {
+    UNDO_TRIGGER: "what a person takes back",
+    TASK_TRIGGER: "a task that a person gives",
+}
+
 Triggers = tuple[tuple[Subscription, ...], tuple[Schedule, ...], list[Problem]]
 
 
@@ -38,6 +46,9 @@ def read_triggers(shape: AgentFile, document: Document) -> Triggers:
     names: set[str] = set()
     for index, trigger in enumerate(shape.triggers):
         path: KeyPath = ("triggers", index)
+        if trigger.goal is not None and shape.work is None:
+            what = "gives a task to an agent that takes none"
+            problems.append(document.problem((*path, "goal"), what, "add work: {}"))
         given = [kind for kind in _KINDS if getattr(trigger, kind) is not None]
         if len(given) != 1:
             what = f"has {' and '.join(given)}" if given else "wakes on nothing"
@@ -68,8 +79,8 @@ def _name_problems(
     if trigger.name is not None and not _NAME.match(trigger.name):
         what, mend = f"{trigger.name!r} cannot name a trigger", "use a-z, 0-9, _ and -"
         problems.append(document.problem((*path, "name"), what, mend))
-    if name == UNDO_TRIGGER:
-        what = f"{name!r} names the trigger of what a person takes back"
+    if name in _OWN_TRIGGERS:
+        what = f"{name!r} names the trigger of {_OWN_TRIGGERS[name]}"
         problems.append(document.problem((*path, "name"), what, "choose another name"))
     if name in names:
         what = f"two triggers are named {name!r}"
@@ -90,7 +101,7 @@ def _subscription(trigger: TriggerFile) -> Subscription:
         _to_patterns(trigger.source),
         _to_patterns(trigger.subject),
     )
-    return Subscription(*patterns, trigger.name or "")
+    return Subscription(*patterns, trigger.name or "", trigger.goal or "")
 
 
 def _subscription_problems(
@@ -103,6 +114,9 @@ def _subscription_problems(
     if any(fnmatchcase(TICK_TYPE, kind) and "*" not in kind for kind in _to_patterns(trigger.on)):
         what = "ticks are not subscribed to"
         problems.append(document.problem((*path, "on"), what, "use every, cron or daily"))
+    if TASK_TYPE in _to_patterns(trigger.on):
+        what = "tasks are not subscribed to: `vedette work start` gives them"
+        problems.append(document.problem((*path, "on"), what, "add work: {}, and remove it"))
     for key in sorted(trigger.model_fields_set & {"zone", "missed", "max_age", "data"}):
         what = "belongs to a schedule, and this is a subscription"
         problems.append(document.problem((*path, key), what, "remove it"))
@@ -119,13 +133,11 @@ def _schedule(trigger: TriggerFile, name: str) -> Schedule:
         zone=trigger.zone,
         missed=trigger.missed,
         data=normalize_json(trigger.data),
+        goal=trigger.goal or "",
     )
     if trigger.max_age is None:
         return schedule
-    return Schedule(
-        name, every, trigger.cron, trigger.daily, trigger.zone, trigger.missed,
-        duration_us(trigger.max_age), schedule.data,
-    )  # fmt: skip
+    return replace(schedule, max_age_us=duration_us(trigger.max_age))
 
 
 def _schedule_problems(trigger: TriggerFile, document: Document, path: KeyPath) -> list[Problem]:

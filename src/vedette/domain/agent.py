@@ -15,7 +15,8 @@ from msgspec import Struct, field
 
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
-from vedette.domain.event import CALL_TYPE, DATA, TICK_TYPE, UNDO_TYPE, Event
+from vedette.domain.done_condition import DoneCondition
+from vedette.domain.event import CALL_TYPE, DATA, TASK_TYPE, TICK_TYPE, UNDO_TYPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
 from vedette.domain.rate_limit import RateLimits
@@ -27,20 +28,24 @@ MissedTickPolicy = Literal["skip", "latest", "all"]
 
 # What a run that takes an effect back was woken by; no trigger of an agent is called so.
 UNDO_TRIGGER = "undo"
+# … and what a run that is a person's task was.
+TASK_TRIGGER = "task"
 # Events that are one agent's own: whom they wake is not a matter of type, source and subject.
-_OWN_TYPES = frozenset({TICK_TYPE, UNDO_TYPE, CALL_TYPE})
+_OWN_TYPES = frozenset({TICK_TYPE, UNDO_TYPE, CALL_TYPE, TASK_TYPE})
 
 
 class Subscription(Struct, frozen=True):
     """A trigger of an Agent: events whose attributes match all given patterns (fnmatch, case kept).
 
     Without a name it is called by its patterns (`trigger_name`), as policy is told what woke a run.
+    With a `goal` a run that it wakes is a task.
     """
 
     types: tuple[str, ...]
     sources: tuple[str, ...] = ("*",)
     subjects: tuple[str, ...] = ("*",)
     name: str = ""
+    goal: str = ""
 
     @property
     def trigger_name(self) -> str:
@@ -76,7 +81,7 @@ class Schedule(Struct, frozen=True):
 
     Exactly one of `every_us` (a period, counted from the epoch), `cron` (five fields) and
     `daily` (HH:MM local time) is given. `missed` says what becomes of instants that passed while
-    nothing ran, none of them older than `max_age_us`.
+    nothing ran, none of them older than `max_age_us`. With a `goal` a run that it wakes is a task.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Schedule(Struct, frozen=True):
     missed: MissedTickPolicy = "latest"
     max_age_us: int = 7 * 86_400_000_000
     data: Mapping[str, object] = field(default_factory=dict)
+    goal: str = ""
 
 
 class MemoryScope(Struct, frozen=True):
@@ -132,6 +138,19 @@ class ConfidencePlan(Struct, frozen=True):
     audit_share_milli: int = 50
 
 
+class WorkPlan(Struct, frozen=True):
+    """The bounds of an agent's tasks: turns, turns in a row without progress, time from the event.
+
+    At one of them a task waits for a person. `conditions` are those of done.yaml, for tasks that
+    come with none of their own.
+    """
+
+    max_turns: int = 1000
+    no_progress: int = 10
+    deadline_us: int = 14 * 86_400_000_000
+    conditions: tuple[DoneCondition, ...] = ()
+
+
 class Agent(Struct, frozen=True):
     """A specialist: its charter is reviewed content, `release` is the digest of its folder.
 
@@ -141,7 +160,9 @@ class Agent(Struct, frozen=True):
     its turns may make model calls, `model` which entry of [models] they ask; `fallback_prices` are
     what those that are asked in its place cost, where that differs. With a `cascade` its judge has
     a run's first turn, and `last_reasoner` those of what it defers. With `artefacts` what is large
-    in its outcomes is told by reference, and read by a tool (`vedette.domain.artefact`).
+    in its outcomes is told by reference, and read by a tool (`vedette.domain.artefact`). An agent
+    that takes tasks has a plan for its `work`, and the engine's tools (`vedette.domain.work_tools`)
+    among its own.
     """
 
     name: str
@@ -170,6 +191,7 @@ class Agent(Struct, frozen=True):
     cascade: Cascade | None = None
     confidence: ConfidencePlan = field(default_factory=ConfidencePlan)
     artefacts: bool = False
+    work: WorkPlan | None = None
 
     @property
     def has_judge(self) -> bool:
@@ -191,6 +213,8 @@ class Agent(Struct, frozen=True):
         """
         if event.type == UNDO_TYPE and isinstance(event.data, Mapping):
             return str(event.data.get("key") or "")
+        if event.type == TASK_TYPE:
+            return event.id  # each is one of its own
         return getattr(event, self.order_by) or ""
 
     def trigger_of(self, event: Event) -> str:
@@ -200,13 +224,28 @@ class Agent(Struct, frozen=True):
         """
         if event.type == UNDO_TYPE:
             return UNDO_TRIGGER if event.is_undo else ""
+        if event.type == TASK_TYPE:
+            return TASK_TRIGGER if event.is_task else ""
         if event.type == TICK_TYPE:
-            # The engine makes ticks, and vouches for the name of the schedule.
-            mine = DATA in event.vouched
-            return next((s.name for s in self.schedules if mine and s.name == event.subject), "")
+            schedule = self._schedule_of(event)
+            return "" if schedule is None else schedule.name
         return next(
             (s.trigger_name for s in self.subscriptions if s.find_mismatch(event) is None), ""
         )
+
+    def goal_of(self, event: Event) -> str:
+        """Return the goal of the trigger that an event wakes this agent by; "" if it has none."""
+        found: Schedule | Subscription | None
+        if event.type == TICK_TYPE:
+            found = self._schedule_of(event)
+        else:
+            found = next((s for s in self.subscriptions if s.find_mismatch(event) is None), None)
+        return "" if found is None or event.type in (UNDO_TYPE, TASK_TYPE) else found.goal
+
+    def _schedule_of(self, tick: Event) -> Schedule | None:
+        # The engine makes ticks, and vouches for the name of the schedule.
+        mine = DATA in tick.vouched
+        return next((s for s in self.schedules if mine and s.name == tick.subject), None)
 
     def label_run(
         self,
@@ -325,6 +364,9 @@ class Fleet(Struct, frozen=True):
             # Only the engine vouches for data: what somebody else sends under this type is nothing.
             mine = event.is_undo and event.source == undo_source(self.name, agent.name)
             return Match(agent.name, mine, "takes its effect back" if mine else "not its effect")
+        if event.type == TASK_TYPE:
+            mine = event.is_task and event.source == task_source(self.name, agent.name)
+            return Match(agent.name, mine, "its own task" if mine else "not its task")
         if event.type == CALL_TYPE and event.source != call_source(self.name, agent.name):
             return Match(agent.name, False, "the call of another agent")
         whys = [subscription.find_mismatch(event) for subscription in agent.subscriptions]
@@ -341,6 +383,11 @@ def schedule_source(fleet: str, agent: str) -> str:
 def undo_source(fleet: str, agent: str) -> str:
     """Return the CloudEvents source of what takes an agent's effects back."""
     return f"vedette://{fleet}/undo/{agent}"
+
+
+def task_source(fleet: str, agent: str) -> str:
+    """Return the CloudEvents source of the tasks that an agent is given."""
+    return f"vedette://{fleet}/task/{agent}"
 
 
 def call_source(fleet: str, agent: str) -> str:

@@ -12,12 +12,13 @@ from types import GenericAlias
 from typing import Any, Literal, Protocol, cast, get_args
 
 import orjson
-from msgspec import Struct, ValidationError, convert, defstruct
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, defstruct
 from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.errors import Unavailable
+from vedette.domain.done_condition import TaskState
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.origin import Origin
@@ -162,7 +163,8 @@ class DecisionContext(Struct, frozen=True):
 
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
     where it is asked what would be: else it is the one that the event wakes the agent by. Of an
-    action that reads an artefact `artefact` says whose that is (`domain.artefact.Owner`).
+    action that reads an artefact `artefact` says whose that is (`domain.artefact.Owner`). `task` is
+    what the engine found of a task's done conditions, where its finish is decided.
     """
 
     agent: Agent
@@ -175,6 +177,7 @@ class DecisionContext(Struct, frozen=True):
     approval: Approval | None = None
     trigger: str | None = None
     artefact: str = ""
+    task: TaskState | None = None
 
 
 _RequestShape = Mapping[str, Mapping[str, type]]
@@ -212,7 +215,11 @@ _SHAPE_2: _RequestShape = {
 _SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SCHEMA_1: _SHAPE_1}
 _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 # Fields that a request may have beside those of its shape.
-_OPTIONAL: Mapping[str, Mapping[str, type]] = {"/context": {"artefact": str, "asks": str}}
+_OPTIONAL: Mapping[str, Mapping[str, type]] = {
+    "/context": {"artefact": str, "asks": str, "task": dict}
+}
+_TASK = {"conditions": list, "person": bool}
+_CONDITION = {"name": str, "held": bool, "why": str}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
@@ -243,7 +250,9 @@ def _define_request() -> type[Struct]:
     }
     parts = {**_SHAPE_2, "action": action}
     fields = {name: define(name.title(), part) for name, part in parts.items()}
-    optional = [(name, kind, "") for name, kind in _OPTIONAL["/context"].items()]
+    conditions = GenericAlias(list, define("Condition", _CONDITION))
+    task = define("Task", {**_TASK, "conditions": conditions})
+    optional = [("artefact", str, ""), ("asks", str, ""), ("task", task | UnsetType, UNSET)]
     fields["context"] = defstruct(
         "Context", [*context.items(), *optional], forbid_unknown_fields=True
     )
@@ -286,6 +295,11 @@ def _find_fault(request: Mapping[str, Any]) -> str | None:
     )
     for approval in context["approvals"]:
         wrong = wrong or _check_fields(approval, _APPROVAL, "/context/approvals")
+    if "task" in context:
+        task = context["task"]
+        wrong = wrong or _check_fields(task, _TASK, "/context/task")
+        for condition in () if wrong else task["conditions"]:
+            wrong = wrong or _check_fields(condition, _CONDITION, "/context/task/conditions")
     for pointer, origin in request["action"]["origins"].items():
         if origin not in _ORIGINS:
             wrong = wrong or f"/action/origins{pointer} is not an origin"

@@ -61,11 +61,17 @@ KINDS = frozenset(
         # though its model answered.
         "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
+        "task.drift",  # a hand-off broke a rule of its check; the engine's is told; body: text
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
         "budget.raised",  # a person gave more room until an instant; body: reason
         "run.closed",
         "run.corrected",  # a person said what should have been; body: should, was, note, reason
+        "task.stalled",  # a task came to a bound of its plan and waits for a person; body: why
+        "task.steered",  # a person noted something to a task, at its turn; body: note, reason
+        "task.paused",  # a person has a task wait; body: reason
+        "task.resumed",  # a person has a task go on, its bounds counted anew; body: reason
+        "task.cancelled",  # a person ends a task; body: reason
         "run.dead",  # dead letter; body: reason
         "run.redriven",  # a person had a dead letter taken up again; body: reason
         "run.dropped",  # a person ended a dead letter, or what they erased, for good; body: reason
@@ -105,7 +111,7 @@ FIELDS = frozenset(
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
-        "timeout", "checkpoint", "model_call", "route", "share_milli",
+        "timeout", "checkpoint", "model_call", "route", "share_milli", "items", "items_done",
     }
 )  # fmt: skip
 

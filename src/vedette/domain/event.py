@@ -21,11 +21,13 @@ UNDO_TYPE = "vedette.undo"
 CORRECTION_TYPE = "vedette.correction"
 # an agent whose reasoning happens at its client calls a tool; who it is was authenticated.
 CALL_TYPE = "vedette.call"
+# a person gives an agent a task, whose goal and conditions are the payload.
+TASK_TYPE = "vedette.task"
 
 # Attributes of the envelope that a source may vouch for; never the payload.
 ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
 
-# What the engine alone vouches for, and only in the ticks that it makes itself: their payload.
+# What the engine alone vouches for, in the ticks and tasks that it makes itself: their payload.
 DATA = "data"
 # In an undo, which the engine makes of the record, it vouches for single places of the payload:
 # for the action that is taken back, and for the values that were trusted when it was decided.
@@ -88,6 +90,11 @@ class Event(Struct, frozen=True):
     def is_undo(self) -> bool:
         """Say whether this is the engine's own order to take an effect back."""
         return self.type == UNDO_TYPE and UNDO_ACTION in self.vouched
+
+    @property
+    def is_task(self) -> bool:
+        """Say whether this is a person's order of a task, as the engine alone makes it."""
+        return self.type == TASK_TYPE and DATA in self.vouched
 
     @property
     def cause(self) -> int | None:

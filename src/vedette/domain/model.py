@@ -43,6 +43,7 @@ class Model(Struct, frozen=True):
 
     Of any 60 s at most `calls_per_minute` calls begin, and `tokens_per_minute` tokens are taken;
     `fallback` is who is asked while it is left alone, `price` an entry of the price list.
+    `context_tokens` is how many it reads at most, if that is told.
     `provider` is whose interface it is, `served_name` its name there ("": not known here, as an
     agent.py names the model).
     """
@@ -56,3 +57,4 @@ class Model(Struct, frozen=True):
     price: str | None = None
     provider: Provider | Literal[""] = ""
     served_name: str = ""
+    context_tokens: int | None = None

@@ -16,6 +16,9 @@ from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
 from vedette.domain.model import FailureKind
 
+# What a turn asks for at the end of a context of a task.
+HAND_OFF = "hand-off"
+
 
 class ModelTurn(Struct, frozen=True):
     """A turn's exchange with a model. All of it is content, and lies in the turn's body;
@@ -28,7 +31,8 @@ class ModelTurn(Struct, frozen=True):
     since much of it is other events' content: `told` is one of what it said by itself, the opening
     of a context, later what had changed ("": nothing), `shown` has one of each thing that the model
     had before it by then, by place (`/row`), in the order in which it was told, `outcomes` one of
-    what it was told of its calls of the turn before.
+    what it was told of its calls of the turn before. `asks` is what the turn was for, where it was
+    not to propose whatever is due: HAND_OFF.
     """
 
     model: str
@@ -38,10 +42,13 @@ class ModelTurn(Struct, frozen=True):
     shown: tuple[tuple[str, str], ...]
     outcomes: str
     content: str
+    asks: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a turn's body has it: texts, and lists of texts."""
         made: dict[str, Any] = to_builtins(self)
+        if not self.asks:
+            del made["asks"]  # as it was recorded before there was any
         return made
 
 

@@ -42,7 +42,7 @@ def take_artefacts(
         context.subject,
         lambda: machine.random_bytes(SALT_BYTES),
         label="trusted" if is_trusted else "untrusted",
-        readers=answer_readers(tool, row, None),
+        readers=answer_readers(tool, row),
     )
     return outcome, [
         context.entry(

@@ -29,10 +29,16 @@ from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
 from vedette.engine.reauthorization import reauthorize
-from vedette.engine.reservation import check_turn_limit, reserve_budget, settle_failure
+from vedette.engine.reservation import (
+    check_turn_limit,
+    reserve_budget,
+    settle_failure,
+    settle_use,
+)
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
+from vedette.engine.task_control import yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 
 
@@ -60,7 +66,7 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
-    if context.run.turn == 0:
+    if context.run.turn == 0 and not (context.task and context.task.words.is_halted):
         if not await take_turn(services, context, on_sent):
             return None
         if context.run.state in ("done", "waiting"):
@@ -76,6 +82,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     check_release(services, context)
     while context.run.state not in ("done", "dead"):
         now = services.clock.now_us()
+        if context.task is not None and await yield_to_person(services, context, now):
+            break
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
@@ -209,6 +217,8 @@ async def run_turn(
             await settle_failure(services, context, error)
         raise
     context.final = judgement.final and not judgement.deferred
+    if context.task is not None:
+        context.task.history.add_step(step)
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)
@@ -255,7 +265,8 @@ async def decide_and_commit(
                 await commit
         except (Fenced, OverBudget):
             continue
-        context.reservation = None  # that was settled with it
+        if context.reservation is not None:
+            settle_use(context, step)
         is_first = not judgement.deferred and step.turn == 1 + context.is_deferred
         emit_metrics(services, context, step, now, is_first=is_first)
         return step

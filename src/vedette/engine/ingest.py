@@ -15,6 +15,7 @@ from vedette.domain.event import (
     CORRECTION_TYPE,
     EFFECT_ENVELOPE,
     ENGINE_ONLY,
+    TASK_TYPE,
     TICK_TYPE,
     UNDO_TYPE,
     Event,
@@ -37,6 +38,7 @@ SMALL_BATCH = 8
 _NO_SOURCES = {
     CORRECTION_TYPE: "only a person's order makes corrections: see `vedette correct`",
     CALL_TYPE: "only an agent's client makes calls: see docs/guides/agents-from-outside.md",
+    TASK_TYPE: "only a person's order gives tasks: see `vedette work start`",
 }
 
 
@@ -82,10 +84,10 @@ class EventIntake:
     ) -> list[Receipt]:
         return await self._admit([self._check_delivery(item) for item in deliveries], position)
 
-    async def accept_call(self, event: Event) -> Receipt:
-        """Make the call of an agent's client durable, as `accept` does.
+    async def accept_own(self, event: Event) -> Receipt:
+        """Make an event of the engine's own durable, as `accept` does: a call, or a task.
 
-        Whoever hands it over has authenticated the agent; what sources bring is never a call.
+        Whoever hands it over has authenticated the agent, or the person; no source brings these.
         """
         receipts = await self._admit([self._check(event)], None)
         self._count(receipts)
@@ -184,7 +186,7 @@ class EventIntake:
     def _check(self, item: Event | Refused) -> Arrival | Refused:
         if isinstance(item, Refused):
             return item
-        if item.type not in (TICK_TYPE, UNDO_TYPE):
+        if item.type not in (TICK_TYPE, UNDO_TYPE, TASK_TYPE):
             # Whatever a source says of it: what came from outside is never our own word, and what
             # an agent wrote is no better for coming back through an authenticated sender.
             may = (

@@ -154,7 +154,7 @@ async def _wait(
     returns: list[tuple[str, int, int]] = []
     if failure is not None:
         drafts, beyond, returns = release_reservation(services, context)
-        context.reservation = None
+        context.reservation = context.used = None
     call, body, asked, why = context.model_call, None, None, None
     if failure is not None and call is not None:
         asked, why, body = models.calls_of(call.model.name), failure.code, {"why": str(failure)}

@@ -67,7 +67,7 @@ async def commit_reauthorization(
                 )
             if counted_us and row.decided != "permit":
                 returns.append((ACTIONS, counted_us, 1))
-        if context.final and all(row.is_final for row in context.merge_actions(rows)):
+        if context.is_over(rows, context.final):
             drafts.append(context.final_entry(1, len(context.actions)))
         step = context.build_step(
             drafts,

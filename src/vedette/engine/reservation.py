@@ -26,7 +26,7 @@ from vedette.domain.budget import (
 )
 from vedette.domain.entry import Draft
 from vedette.domain.model import Model
-from vedette.domain.run import Fenced, OverBudget, Superseded
+from vedette.domain.run import Fenced, OverBudget, Step, Superseded
 from vedette.engine.model_telemetry import error_code, model_call_field, observe_cost
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -63,13 +63,17 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
             pass
         else:
             context.reservation = Reservation(worst, now, context.run.last)
+            count_use(context, worst)
             return True
 
 
 def check_turn_limit(context: RunContext) -> None:
-    """Raise TurnLimit if a run has had all the turns that its agent may take."""
+    """Raise TurnLimit if a run has had all the turns that its agent may take.
+
+    A task asks a person instead (`task_control.yield_to_person`).
+    """
     agent = context.agent
-    if context.run.turn - (agent.cascade is not None) >= agent.max_turns:
+    if context.task is None and context.run.turn - (agent.cascade is not None) >= agent.max_turns:
         number = f"{agent.max_turns} turn{'s' if agent.max_turns > 1 else ''}"
         what = f"the run wanted more than {number}"
         raise TurnLimit(what, mend=f"raise max_turns in {agent.name}/agent.yaml")
@@ -124,8 +128,11 @@ def reservation_limits(
 ) -> list[BudgetCap]:
     """Return every limit on a turn's reservation: its run's, with its use, then by hour and day."""
     agent, units = context.agent, tuple(worst)
-    # The run may have booked turns that a crash kept it from taking: they count.
-    before = services.store.spend.of_run(context.run.id) if context.run.entries else {}
+    if context.used is None:
+        # The run may have booked turns that a crash kept it from taking: they count.
+        found = services.store.spend.of_run(context.run.id) if context.run.entries else {}
+        context.used = dict(found)
+    before = context.used
     limits = [
         BudgetCap("run", unit, "run", most, before.get(unit, 0))
         for unit in units
@@ -202,6 +209,23 @@ def release_reservation(
     return [settled], beyond, returns
 
 
+def count_use(context: RunContext, spend: Mapping[str, int]) -> None:
+    """Count what was booked, or settled (less what was booked), as used by the run."""
+    used = context.used
+    if used is not None:
+        for unit, amount in spend.items():
+            used[unit] = used.get(unit, 0) + amount
+
+
+def settle_use(context: RunContext, step: Step) -> None:
+    """Count a turn's reservation as settled by a committed step."""
+    held, context.reservation = context.reservation, None
+    for draft in step.drafts:
+        if held is not None and draft.kind == "budget.settled":
+            count_use(context, draft.fields["spend"])
+            count_use(context, {unit: -amount for unit, amount in held.spend.items()})
+
+
 async def settle_failure(services: Services, context: RunContext, error: Exception) -> None:
     """Make durable what a turn cost that came to nothing; the rest of its reservation goes back.
 
@@ -213,6 +237,6 @@ async def settle_failure(services: Services, context: RunContext, error: Excepti
     if settlement:
         now = services.clock.now_us()
         step = context.build_step(settlement, [], now, spend=beyond, refunds=returns)
-        context.reservation = None
+        context.reservation = context.used = None
         await context.commit(step)
         observe_cost(services, context, settlement)

@@ -42,17 +42,18 @@ from vedette.domain.readers import (
 from vedette.domain.row_proof import (
     BadRecord,
     EntryRecord,
-    find_outcome_fault,
     find_row_fault,
     is_approved,
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
+from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.tool_calls import answer_data, label_answers
-from vedette.engine.turn_history import NO_TURNS, retell_turns
+from vedette.engine.task_progress import TaskProgress
+from vedette.engine.tool_calls import Outcomes, label_answers
+from vedette.engine.turn_history import NO_TURNS, retell_turns, verify_outcomes
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
@@ -63,7 +64,8 @@ class RunContext(Struct):
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
-    model, `reservation` its worst case, booked; `slots` is the room for actions of the step that is
+    model, `reservation` its worst case, booked; `used` is what its turns have used and booked, by
+    unit (None: to be read); `slots` is the room for actions of the step that is
     being made. `fresh_actions` has the actions that were decided here, by id, with the registry
     they were bound under and their record. `started_here` are actions whose durable start this
     handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
@@ -72,7 +74,8 @@ class RunContext(Struct):
     entries are found by, beside its event; `told_readers` may read all that its model was told.
     `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
     `is_deferred` says that its judge left it to its model, in its first turn. `code` runs the code
-    of a canary release; None: what runs the fleet's does.
+    of a canary release; None: what runs the fleet's does. A task's run has its progress as `task`;
+    `task_told` is what its turn is told.
     """
 
     services: Services
@@ -92,6 +95,7 @@ class RunContext(Struct):
     previous: int = 0
     model_call: ModelCall | None = None
     reservation: Reservation | None = None
+    used: dict[str, int] | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
@@ -100,6 +104,8 @@ class RunContext(Struct):
     accepted_us: int = 0
     is_deferred: bool = False
     code: CanaryCode | None = None
+    task: TaskProgress | None = None
+    task_told: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -116,11 +122,12 @@ class RunContext(Struct):
             services.calls.note_lease(epoch, services.clock.monotonic_us())
             if before is not None:
                 services.forget_key(run)
-        if run.turn:
-            context._load_turns()
+        turns = context._load_turns() if run.turn else []
+        if agent.work is not None:
+            context.task = TaskProgress.load(services.store, agent, event, run, turns)
         return context
 
-    def _load_turns(self) -> None:
+    def _load_turns(self) -> list[Mapping[str, Any]]:
         store = self.services.store
         self.is_loaded, self.actions = True, store.runs.actions(self.run.id)
         turns = store.runs.turns(self.run.id)
@@ -132,23 +139,8 @@ class RunContext(Struct):
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
         self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
-        self._verify_outcomes()
-
-    def _verify_outcomes(self) -> None:
-        """Count nothing read back from the store that the ledger does not say.
-
-        What comes next is made of what came of earlier actions: briefings, origins, readers.
-        Raises Permanent for an ended effect whose row is not what its entries say.
-        """
-        ended = [row for row in self.actions if row.effect in ("done", "failed") or row.answer]
-        entries = (
-            self.services.store.ledger.proof_entries([row.id for row in ended]) if ended else {}
-        )
-        for row in ended:
-            fault = find_outcome_fault(row, entries[row.id])
-            if fault is not None:
-                self.services.metrics.count("rows_refused", agent=self.agent.name, what="row")
-                raise Permanent(f"the row of {row.id} is not what the ledger says: {fault}")
+        verify_outcomes(self.services, self.agent.name, self.actions)
+        return turns
 
     # --- where the run stands ---------------------------------------------------------------
 
@@ -177,7 +169,16 @@ class RunContext(Struct):
         """Say whether the reasoner is to be asked (first or again)."""
         if self.run.turn == 0:
             return True
-        return not self.final and all(row.is_final for row in self.actions)
+        closed = all(row.is_final for row in self.actions)
+        return closed and not self._is_ended(self.actions, self.final)
+
+    def is_over(self, changed: Sequence[ActionRow], final: bool) -> bool:
+        """Say whether the run is over once these actions stand: nothing more is asked, or done."""
+        rows = self.merge_actions(changed)
+        return self._is_ended(rows, final) and all(row.is_final for row in rows)
+
+    def _is_ended(self, rows: Sequence[ActionRow], final: bool) -> bool:
+        return final if self.task is None else self.task.is_over(rows)
 
     def due_decisions(self, now_us: int) -> list[ActionRow]:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
@@ -214,7 +215,7 @@ class RunContext(Struct):
         """
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
-            return _standing("done" if final else "ready")
+            return _standing("done" if self._is_ended(rows, final) else "ready")
         if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
             return _standing("ready")
         found = [row.waits for row in open_rows if row.waits]
@@ -229,42 +230,41 @@ class RunContext(Struct):
         """Return all that a reasoner sees of this run."""
         services, run, agent = self.services, self.run, self.agent
         if agent.collection:
-            self.collection_row, self.collection_row_readers = unpack_row(
-                services.keys.row(agent.collection, run.key)
-            )
+            row = services.keys.row(agent.collection, run.key)
+            self.collection_row, self.collection_row_readers = unpack_row(row)
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
-        turns = services.store.runs.turns(run.id) if run.turn else ()
+        turns = services.store.runs.turns(run.id) if run.turn and self.task is None else ()
         told = retell_turns(turns, self.actions, to_judge=self.is_judged) if turns else NO_TURNS
-        return Briefing(
-            run=run.id,
-            agent=agent.name,
-            key=run.key,
-            position=run.position,
+        if self.task is not None:
+            self.task_told = self.task.tell(self.actions, self.collection_row)
+        briefing = Briefing(
+            run=run.id, agent=agent.name, key=run.key, position=run.position,
             previous=0 if run.turn else self.previous,  # later turns have no state of the key
-            turn=run.turn + 1,
-            event=self.event,
-            charter=agent.charter,
-            registry=services.registry,
-            memories=self.memories,
-            row=self.collection_row,
-            turns=told.turns,
+            turn=run.turn + 1, event=self.event, charter=agent.charter, registry=services.registry,
+            memories=self.memories, row=self.collection_row, turns=told.turns,
             model=self.model_call.model.name if agent.model and self.model_call else "",
-            opinion=told.opinion,
-            notes=told.notes,
-        )
+            opinion=told.opinion, notes=told.notes, task=self.task_told,
+        )  # fmt: skip
+        if self.task is None:
+            return briefing
+        complete, judged = self.task.history.complete, self.is_judged
+        return complete(briefing, self.actions, agent.tools, to_judge=judged)
+
+    def _own_row(self) -> Mapping[str, Any]:
+        collection = self.agent.collection
+        return unpack_row(self.services.keys.row(collection, self.run.key))[0] if collection else {}
 
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
-        event = self.event
         answered = [row for row in self.actions if row.answer is not None]
         return Roots(
-            event=event.root(),
-            vouched=event.vouched,
+            event=self.event.root(),
+            vouched=self.event.vouched,
             charter=self.agent.charter,
             registry=self.services.registry,
             memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
             trusted_memories=reviewed_ids(self.memories),
-            outcome={str(at): answer_data(row) for at, row in enumerate(answered)},
+            outcome=Outcomes(answered) if answered else {},
             trusted_outcomes=frozenset(
                 str(at)
                 for at, row in enumerate(answered)
@@ -297,8 +297,8 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        answered = [row for row in self.actions if row.answer is not None]
-        answers = label_answers(answered, self.agent.tools, row_readers) if answered else {}
+        actions, tools = self.actions, self.agent.tools
+        answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
@@ -308,19 +308,21 @@ class RunContext(Struct):
     ) -> DecisionContext:
         """Return what the engine knows while one action is decided.
 
-        `actions` are the run's actions; of several copies of one the last counts. `entries` are the
-        entries of the action.
+        `rows` are the run's actions (of copies of one the last counts), `entries` this one's.
         """
         latest = {other.id: other for other in rows if other.id != row.id}
+        counted = [other for other in latest.values() if other.tool not in ENGINE_TOOLS]
+        task = self.task if row.tool == FINISH_TOOL else None
         return DecisionContext(
             agent=self.agent,
             event=self.event,
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
-            actions_in_run=sum(other.effect is not None for other in latest.values()),
+            actions_in_run=sum(other.effect is not None for other in counted),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
+            task=None if task is None else task.assess(list(latest.values()), self._own_row()),
         )
 
     def read_entries(
@@ -485,7 +487,8 @@ class RunContext(Struct):
 
     def final_entry(self, back: int, settled: int, **fields: Any) -> Draft:
         """Return the run's last entry. `settled` is how many actions it had."""
-        return self.entry("run.closed", back=back, settled=settled, **fields)
+        task = {} if self.task is None else self.task.closing_fields()
+        return self.entry("run.closed", back=back, settled=settled, **task, **fields)
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -511,6 +514,8 @@ class RunContext(Struct):
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
         self.slots = ActionSlots(self.current_shortage(now_us))
+        if self.task is not None:
+            self.task.begin_step()
 
     def current_shortage(self, now_us: int) -> Shortage | None:
         """Return what the agent's actions lately had no room for, until its window turns."""
@@ -542,9 +547,10 @@ class RunContext(Struct):
         """
         services, agent = self.services, self.agent.name
         answer = services.store.steps.send(step)
+        own_rows = [write for write in step.rows if write.collection == self.agent.collection]
         if on_sent is not None:
-            if step.rows:
-                services.keys.cache_rows(step.rows)
+            if own_rows:
+                services.keys.cache_rows(own_rows)
             on_sent()
         committed = await answer
         for alert in committed.alerts:
@@ -565,8 +571,10 @@ class RunContext(Struct):
         run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
         run.waits, run.observed = step.waits, step.observed
         self.actions = self.merge_actions(step.actions)
-        if on_sent is None and step.rows:
-            services.keys.cache_rows(step.rows)
+        if self.task is not None:
+            self.task.keep_items(step.rows)
+        if on_sent is None and own_rows:
+            services.keys.cache_rows(own_rows)
         if step.state == "done":
             services.metrics.count("runs", agent=agent, state="done")
 

@@ -6,7 +6,7 @@ Nothing here decides about permission or makes anything durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -25,6 +25,7 @@ from vedette.domain.readers import Readers, argument_readers, meet_labels
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import READ_HISTORY_TOOL
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
@@ -200,29 +201,69 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     return data
 
 
+class Outcomes(Mapping[str, Mapping[str, Any]]):
+    """What tools answered to a run's actions, by the number that references give; read when asked
+    for, as a long run has many.
+    """
+
+    def __init__(self, answered: Sequence[ActionRow]) -> None:
+        self._answered = answered
+
+    def __getitem__(self, number: str) -> Mapping[str, Any]:
+        if not (number.isascii() and number.isdecimal() and str(int(number)) == number):
+            raise KeyError(number)
+        try:
+            return answer_data(self._answered[int(number)])
+        except IndexError:
+            raise KeyError(number) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, range(len(self._answered)))
+
+    def __len__(self) -> int:
+        return len(self._answered)
+
+
 def label_answers(
-    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers
+    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers, told: Readers
 ) -> dict[str, Readers]:
-    """Return who may read what came of a run's actions that were answered, by place (`outcome/0`).
+    """Return who may read what a run's actions answered, by place (`outcome/0`), where not
+    everybody may.
 
     `row_readers` is the label of the agent's row: a transactional tool answers with what stood
-    there.
+    there; `told` that of all that its model was told, which the tool for older turns answers with.
     """
-    return {
-        f"outcome/{at}": answer_readers(tools.get(row.tool), row, row_readers)
-        for at, row in enumerate(rows)
-    }
+    answered = [row for row in rows if row.answer is not None]
+    if not answered:
+        return {}
+    by_tool = {name: _tool_readers(tool, row_readers, told) for name, tool in tools.items()}
+    ranges = {name for name, tool in tools.items() if tool.performer == ARTEFACT_PERFORMER}
+    labels: dict[str, Readers] = {}
+    for at, row in enumerate(answered):
+        readers = by_tool.get(row.tool, frozenset())
+        if row.tool in ranges:
+            readers = told_readers(answer_data(row))  # as the range says that was read
+        # A long run has many: what was answered was verified as it was read, so most need no look.
+        if readers is None and b'"readers":' not in row.record:
+            continue
+        labels[f"outcome/{at}"] = _meet_arguments(row, readers)
+    return labels
 
 
-def answer_readers(tool: Tool | None, row: ActionRow, row_readers: Readers) -> Readers:
-    """Return who may read what came of one action; nobody, if its tool is not declared any more."""
-    readers = frozenset[str]() if tool is None else tool.readers
-    if tool is not None and tool.performer == ARTEFACT_PERFORMER:
-        readers = told_readers(answer_data(row))  # as the range says that was read
-    elif tool is not None and tool.settles == "transactional":
-        readers = meet_labels(readers, row_readers)  # it answers with what stood in the row
+def answer_readers(tool: Tool, row: ActionRow) -> Readers:
+    """Return who may read what a tool outside answered to one action."""
+    return _meet_arguments(row, tool.readers)
+
+
+def _meet_arguments(row: ActionRow, readers: Readers) -> Readers:
     args = argument_readers(parse_record(row.record)) if row.record else {}
     return meet_labels(readers, *args.values())
+
+
+def _tool_readers(tool: Tool, row_readers: Readers, told: Readers) -> Readers:
+    if tool.name == READ_HISTORY_TOOL:
+        return meet_labels(tool.readers, told)
+    return meet_labels(tool.readers, row_readers if tool.settles == "transactional" else None)
 
 
 def coarse_answer(row: ActionRow) -> dict[str, Any]:

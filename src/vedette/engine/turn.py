@@ -29,7 +29,13 @@ from vedette.domain.base.canonical import (
     normalize_json,
     short_id,
 )
-from vedette.domain.base.errors import BadConfidence, BadProposal, Permanent, Temporary
+from vedette.domain.base.errors import (
+    BadConfidence,
+    BadProposal,
+    Permanent,
+    RepeatedProposal,
+    Temporary,
+)
 from vedette.domain.decision import Decision
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
@@ -42,7 +48,9 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.engine import action_holds, artefacts, tool_calls
+from vedette.domain.task import PERSON_ASKED
+from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
+from vedette.engine import action_holds, artefacts, context_tools, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -59,6 +67,8 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     roots = context.roots()
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
+            if context.task is not None:
+                context_tools.require_in_place(judgement, ordinal)
             action = bind_proposal(
                 proposal,
                 context.agent.tools,
@@ -68,10 +78,27 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 ordinal=ordinal,
                 confidence=judgement.confidence,
             )
-            bound.append(replace(action, asks=judgement.asks) if judgement.asks else action)
+            asks = judgement.asks or _task_asks(context, action)
+            bound.append(replace(action, asks=asks) if asks else action)
         except BadProposal as error:
             bound.append(error)
     return bound
+
+
+def _task_asks(context: RunContext, action: Action) -> str:
+    """Say why a person is to decide a task's finish; "" if none is, and of all other actions.
+
+    Raises RepeatedProposal for one like an action that is done for the same item.
+    """
+    task = context.task
+    if task is None:
+        return ""
+    if action.tool.name == FINISH_TOOL:
+        return PERSON_ASKED if task.asks_person else ""
+    like = task.find_like(action, context.actions, context.task_told)
+    if like is not None:
+        raise RepeatedProposal("this was done for the same item", where=like.id)
+    return ""
 
 
 def compose_step(
@@ -96,11 +123,11 @@ def compose_step(
         drafts += settlement
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
-    ends_run = judgement.final and not judgement.deferred
+    ends_run = judgement.final and not judgement.deferred and context.task is None
     is_uneventful = not (bound or judgement.candidates) and ends_run and context.run.turn == 0
     candidates, refusals = screen_candidates(services, context, judgement)
     if not is_uneventful:
-        drafts.append(turn_entry(context, judgement, turn))
+        drafts.append(turn_entry(context, judgement, turn, bound))
     turn_at = len(drafts)
     for ordinal, action in enumerate(bound):
         back = len(drafts) - turn_at + 1
@@ -124,7 +151,7 @@ def compose_step(
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
-    if ends_run and all(row.is_final for row in [*context.actions, *rows]):
+    if context.is_over(rows, ends_run):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
         if is_uneventful and services.fleet.agents.get(context.agent.name) is not context.agent:
@@ -241,6 +268,8 @@ def decide_action(
         counted.add(row.counted_us, is_new=not counted_us)
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
+            if context.task is not None:
+                drafts += context_tools.drift_entries(context, row)
         elif not planned:
             context.fresh_actions[row.id] = (action, services.registry, row.record)
             drafts.append(context.effect_entry("effect.intended", row, 1))
@@ -307,6 +336,10 @@ def write_rows(
     """
     if action.tool.performer == ARTEFACT_PERFORMER:
         return _end_effect(context, row, artefacts.read_artefact(context, action))
+    if action.tool.performer == WORK_PERFORMER:
+        outcome, written = context_tools.perform(services, context, action)
+        writes += written
+        return _end_effect(context, row, outcome)
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection
@@ -349,7 +382,9 @@ def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
 
 
-def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> Draft:
+def turn_entry(
+    context: RunContext, judgement: ReasonerJudgement, turn: int, bound: BoundProposals
+) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again.
 
     With what a later turn is told of again goes who may read all that this one had before it.
@@ -357,9 +392,13 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
     body = turn_body(judgement, turn, context.citations[turn])
     if judgement.model_turn is not None:
         body["model"] = judgement.model_turn.to_json()
-    goes_on = judgement.model_turn is not None or not judgement.final
+    if context.task is not None:
+        body |= context.task.history.told_by(judgement.model_turn)
+    goes_on = judgement.model_turn is not None or context.task is not None or not judgement.final
     if goes_on and (labels := context.labels()) is not None and labels.run is not None:
         body["readers"] = sorted(labels.run)
+    if context.task is not None:
+        body["task"] = context.task.record_turn(turn, context.task_told, bound)
     return context.entry(
         "turn.reasoned",
         turn=turn,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
 from vedette.domain.notes import decode_notes
+from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow
-from vedette.engine.tool_calls import coarse_answer, coarse_answers
+from vedette.domain.work_tools import FINISH_TOOL
+from vedette.engine.services import Services
+from vedette.engine.tool_calls import answer_data, coarse_answer, coarse_answers
 
 _TOLD = ("proposals", "label", "memories", "model")
 
@@ -53,11 +57,72 @@ def _answers_of(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield what came of each proposal of a turn; `actions` are those of the whole run."""
     rows = {row.ordinal: row for row in actions if row.turn == turn["turn"]}
+    repeated = {answer["ordinal"]: answer for answer in repeated_answers(turn, actions)}
     answered = [row.id for row in actions if row.answer is not None]
     for ordinal, proposal in enumerate(turn["proposals"]):
+        if ordinal in repeated:
+            yield repeated[ordinal]
+            continue
         row = rows.get(ordinal)
         # What was no action (no such tool, argument or reference) has no row.
         answer = {"status": "refused"} if row is None else coarse_answer(row)
         if row is not None and row.id in answered and answer["status"] == "done":
             answer["ref"] = f"/outcome/{answered.index(row.id)}"
         yield {"tool": proposal["tool"], "ordinal": ordinal, **answer}
+
+
+def retell_task_turns(
+    turns: Sequence[Mapping[str, Any]], actions: Sequence[ActionRow], task: Mapping[str, Any]
+) -> ToldTurns:
+    """Return what a judge is told of earlier turns of its task, `task` beside what that says."""
+    told = retell_turns(turns, actions, to_judge=True) if turns else NO_TURNS
+    tell_unmet(told.turns, turns, task["conditions"])
+    return told
+
+
+def tell_unmet(
+    past: Sequence[Mapping[str, Any]],
+    turns: Sequence[Mapping[str, Any]],
+    now: Sequence[Mapping[str, Any]],
+) -> None:
+    """Say in the answers to a task's finish that was denied which conditions were not met after it.
+
+    `now` are the conditions as the next turn is told of them.
+    """
+    recorded = [turn for turn in turns if not turn.get("deferred")]
+    later = [*(turn.get("task", {}).get("conditions", ()) for turn in recorded[1:]), now]
+    for turn, conditions in zip(past, later, strict=False):
+        for answer in turn["answers"]:
+            if answer["tool"] == FINISH_TOOL and answer["status"] == "not permitted":
+                answer["unmet"] = [one["name"] for one in conditions if not one["held"]]
+
+
+def repeated_answers(turn: Mapping[str, Any], actions: Sequence[ActionRow]) -> list[dict[str, Any]]:
+    """Return what is told of proposals that were done before: what came of them then."""
+    repeated = turn.get("task", {}).get("repeated", {})
+    wanted = set(repeated.values())
+    by_id = {row.id: row for row in actions if row.id in wanted} if repeated else {}
+    return [
+        {
+            "tool": by_id[id].tool,
+            "ordinal": int(ordinal),
+            "status": "done before",
+            "data": answer_data(by_id[id]),
+        }
+        for ordinal, id in repeated.items()
+    ]
+
+
+def verify_outcomes(services: Services, agent: str, actions: Sequence[ActionRow]) -> None:
+    """Count nothing read back from the store that the ledger does not say.
+
+    What comes next is made of what came of earlier actions: briefings, origins, readers.
+    Raises Permanent for an ended effect whose row is not what its entries say.
+    """
+    ended = [row for row in actions if row.effect in ("done", "failed") or row.answer]
+    entries = services.store.ledger.proof_entries([row.id for row in ended]) if ended else {}
+    for row in ended:
+        fault = find_outcome_fault(row, entries[row.id])
+        if fault is not None:
+            services.metrics.count("rows_refused", agent=agent, what="row")
+            raise Permanent(f"the row of {row.id} is not what the ledger says: {fault}")

@@ -148,7 +148,7 @@ class AgentCalls:
         deadline = asyncio.get_running_loop().time() + wait_s  # of all that is waited for here
         try:
             async with asyncio.timeout_at(deadline):
-                receipt = await self._intake.accept_call(event)
+                receipt = await self._intake.accept_own(event)
         except TimeoutError:
             raise Unavailable("the line takes no more now", mend="send the same later") from None
         if receipt.status == "refused":

@@ -12,6 +12,8 @@ from vedette.domain.entry import is_body_of
 
 JUDGEMENT_KINDS = ("turn.reasoned", "run.closed")
 NUMBERS = ("label", "confidence_milli", "score_milli", "threshold_milli")
+# Of a turn's body what the engine says: who may read what was before it, what it was told.
+_ENGINES = frozenset({"readers", "briefed", "task"})
 
 
 class RecordedJudgement(Struct, frozen=True):
@@ -49,11 +51,9 @@ class RecordedJudgement(Struct, frozen=True):
         return None if body is None else list(body["memories"])
 
     def recorded_fields(self) -> dict[str, Any]:
-        """Return what is recorded of the judgement, without what the engine says of it: who may
-        read what it had before it.
-        """
+        """Return what is recorded of the judgement, without what the engine says of it."""
         numbers = {name: self.entry[name] for name in NUMBERS if name in self.entry}
-        body = {name: value for name, value in (self.body() or {}).items() if name != "readers"}
+        body = {name: value for name, value in (self.body() or {}).items() if name not in _ENGINES}
         return {**numbers, **body}
 
 

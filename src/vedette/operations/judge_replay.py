@@ -31,8 +31,9 @@ from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import unpack_row
 from vedette.domain.row_proof import find_outcome_fault
+from vedette.engine.task_history import read_told_task
 from vedette.engine.turn import judgement_fields, turn_body
-from vedette.engine.turn_history import ToldTurns, retell_turns
+from vedette.engine.turn_history import ToldTurns, retell_task_turns, retell_turns
 from vedette.operations.judge_key_state import JudgeRelease, KeyState
 from vedette.operations.judge_record import (
     JUDGEMENT_KINDS,
@@ -277,19 +278,19 @@ class _Replay:
         tries: list[dict[str, Any]] = []
         for row, attempt in [*((row, 0) for row in rows), (rows[0], 1)]:
             # Its own copy each time: a judge may go on with the very notes that it was given.
-            _, turns, notes = deepcopy(told)
+            (_, turns, notes), task = deepcopy(told)
             briefing = Briefing(
                 step.entry["run"], step.agent, key, step.position, 0, step.turn, event,
-                judge.agent.charter, self._registry, memories, row, turns, notes=notes,
+                judge.agent.charter, self._registry, memories, row, turns, notes=notes, task=task,
             )  # fmt: skip
             tries.append(await self._reason(judge, step, briefing, None, attempt))
             if tries[-1] == recorded and not attempt:
                 return "", {}
         return "judgement" if tries[0] == tries[-1] else "not deterministic", tries[0]
 
-    def _tell_turns(self, step: RecordedJudgement) -> ToldTurns:
-        """Return what a later turn was told of those before it. Raises _Gone for what is not as
-        the ledger proves it.
+    def _tell_turns(self, step: RecordedJudgement) -> tuple[ToldTurns, dict[str, Any]]:
+        """Return what a later turn was told of those before it, and of its task (empty: it is
+        none). Raises _Gone for what is not as the ledger proves it.
         """
         before = self._record.runs.turns(step.entry["run"])[: step.turn - 1]
         if [turn["turn"] for turn in before] != list(range(1, step.turn)):
@@ -299,7 +300,13 @@ class _Replay:
         entries = self._record.ledger.proof_entries([row.id for row in ended]) if ended else {}
         if any(find_outcome_fault(row, entries[row.id]) is not None for row in ended):
             raise _NotRecomputable(MISSING)
-        return retell_turns(before, rows, to_judge=True)
+        task = read_told_task([*before, step.body() or {}])
+        told = (
+            retell_task_turns(before, rows, task)
+            if task
+            else retell_turns(before, rows, to_judge=True)
+        )
+        return told, task
 
     def _check_order(
         self, key_state: KeyState, agent_key: tuple[str, str], step: RecordedJudgement
@@ -398,6 +405,7 @@ class _Replay:
             Briefing(
                 step.entry["run"], step.agent, key, position, previous, 1, event,
                 judge.agent.charter, self._registry, memories, row,
+                task=read_told_task([step.body() or {}]),
             )
             for row in self._rows_before(judge, key, step)
         ]  # fmt: skip

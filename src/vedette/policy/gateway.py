@@ -24,6 +24,7 @@ from vedette.domain.decision import (
 )
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.spend import SpendCounters
+from vedette.domain.work_tools import ENGINE_TOOLS
 from vedette.policy.second_opinion import SecondOpinion
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ class Gateway(Struct):
             # Whoever does not say whose it is has it denied.
             artefact=(decision_context.artefact or "other") if reads_artefact else "",
         )
-        # A residual says what a bundle permits, and knows nothing of the engine's own rules.
-        residuals = None if action.asks or reads_artefact else self.residuals
+        # A residual says what a bundle permits, and knows nothing of the engine's own rules, nor of
+        # what a question says of a task.
+        whole = action.asks or reads_artefact or decision_context.task is not None
+        residuals = None if whole else self.residuals
         second = self.second_opinion
         if second is None:
             return self._evaluate(request, residuals)
@@ -178,7 +181,8 @@ class Gateway(Struct):
                 "budget": {
                     "hour": agent.budget.actions_per_hour or 0,
                     "day": agent.budget.actions_per_day or 0,
-                    "run": agent.budget.actions_per_run,
+                    # What keeps a task's items and ends it is no use of its room for actions.
+                    "run": 0 if action["tool"] in ENGINE_TOOLS else agent.budget.actions_per_run,
                 },
                 "approvals": approvals,
                 "stopped": decision_context.stopped,
@@ -186,6 +190,7 @@ class Gateway(Struct):
                 "turn": decision_context.turn,
                 **({"asks": asks} if asks else {}),
                 **({"artefact": artefact} if artefact else {}),
+                **_task_facts(decision_context),
             },
         }
 
@@ -204,3 +209,10 @@ class Gateway(Struct):
         if residuals is not None:
             residuals.note(request, raw, decision)
         return DecisionRecord(decision, raw, revision, engine.digest, engine.name)
+
+
+def _task_facts(decision_context: DecisionContext) -> dict[str, Any]:
+    """Return what a question says of a task whose finish is decided; nothing in all others."""
+    if decision_context.task is None:
+        return {}
+    return {"task": decision_context.task.to_json()}

@@ -163,6 +163,8 @@ _LINKS = [
     {"at": at, "link": "https://evil.example", "host": "evil.example", "origin": "untrusted"}
     for at in ("/body", "/text", "/note", "/golden")
 ]
+_MET = {"name": "met", "held": True, "why": "golden"}
+_UNMET = {"name": "unmet", "held": False, "why": "golden"}
 _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("another verb", "action/verb", "erase"),
     ("another resource", "resource/type", "moon"),
@@ -192,6 +194,10 @@ _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("approval run out", "context/approvals", [{**_APPROVAL, "until": NOW_US}]),
     ("approval as text", "context/approvals", ["a" * 64]),
     ("approval of nothing", "action/digest", ""),
+    ("a task that is done", "context/task", {"conditions": [_MET, _MET], "person": False}),
+    ("a task that is not done", "context/task", {"conditions": [_MET, _UNMET], "person": True}),
+    ("a task that a person ends", "context/task", {"conditions": [], "person": True}),
+    ("a task without conditions", "context/task", {"conditions": [], "person": False}),
 )
 _HOSTILE: tuple[tuple[str, object], ...] = (
     ("subject/id", "spiffe://golden/agent/x/agent/y"),
@@ -217,6 +223,9 @@ _HOSTILE: tuple[tuple[str, object], ...] = (
     ("context/approvals", {"0": _APPROVAL}),
     ("context/stopped", 0),
     ("context/event", []),
+    ("context/task", []),
+    ("context/task", {"conditions": {"met": _MET}, "person": True}),
+    ("context/task", {"conditions": [{"held": "true"}], "person": False}),
 )
 
 

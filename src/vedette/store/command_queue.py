@@ -15,7 +15,7 @@ from vedette.domain.hold import HoldState
 from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.ports.command_store import DeadLetterResult
 from vedette.domain.ports.run_store import AcceptResult, Arrival
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, Run
 from vedette.store.dead_letters import drop_dead_letters, redrive_dead_letters
 from vedette.store.erasure import erase_content
 from vedette.store.group_commit import CommitHooks, GroupWriter
@@ -130,6 +130,10 @@ class CommandQueue:
             lambda: writer.transition_hold(action, to, draft, approver, until_us),
             moves_runs=True,
         )
+
+    async def move_task(self, run: str, draft: Draft, *, command: str | None = None) -> Run:
+        writer = self._parts.commands
+        return await self.submit(command, lambda: writer.move_task(run, draft), moves_runs=True)
 
     async def record_correction(
         self, run: str, draft: Draft, arrival: Arrival | None, *, command: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -129,13 +129,12 @@ class RunReader:
     def turns(self, run: str) -> list[Mapping[str, Any]]:
         position = find_position(self._database, run)
         turns = self._entries.of_events([position], kinds=("turn.reasoned",))
-        entries = ((orjson.loads(one.raw), one.salt, one.data) for one in turns)
-        return [
-            orjson.loads(data)
-            for entry, salt, data in entries
-            if salt is not None and data is not None
-            if entry["run"] == run and is_body_of(entry, salt, data)
-        ]
+        return list(_bodies_of(run, turns))
+
+    def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
+        position = find_position(self._database, run)
+        turns = self._entries.of_event_back(position, kind="turn.reasoned", before=before)
+        return _bodies_of(run, turns)
 
     def artefact(self, id: str) -> StoredArtefact | None:
         if ARTEFACT_ID.fullmatch(id) is None:
@@ -154,6 +153,11 @@ class RunReader:
         sql = 'SELECT data FROM "row" WHERE collection=? AND key=?'
         rows = self._database.rows(sql, (collection, key))
         return orjson.loads(rows[0][0]) if rows else None
+
+    def rows(self, collection: str) -> dict[str, Mapping[str, Any]]:
+        sql = 'SELECT key, data FROM "row" WHERE collection=?'
+        rows = self._database.rows(sql, (collection,))
+        return {str(key): orjson.loads(data) for key, data in rows}
 
     def source_position(self, source: str) -> str | None:
         rows = self._database.rows("SELECT value FROM position WHERE source=?", (source,))
@@ -184,6 +188,16 @@ class RunReader:
 
     def without_state_of(self, rows: Sequence[Row]) -> list[Run]:
         return find_unkept(self._database, accepted_positions(rows))
+
+
+def _bodies_of(run: str, turns: Iterable[StoredEntry]) -> Iterator[Mapping[str, Any]]:
+    """Yield the bodies of a run's turns, of such entries; none that was erased, or edited."""
+    for one in turns:
+        entry = orjson.loads(one.raw)
+        if one.salt is None or one.data is None or entry["run"] != run:
+            continue
+        if is_body_of(entry, one.salt, one.data):
+            yield orjson.loads(one.data)
 
 
 def _event_of(accepted: StoredEntry | None) -> AcceptedEvent | None:

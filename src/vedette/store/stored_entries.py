@@ -180,6 +180,32 @@ class EntryReader:
                 if not kinds or kind_of(raw) in kinds:
                     yield segment.entry(seq)
 
+    def of_event_back(
+        self, about: int, *, kind: str, before: int | None = None
+    ) -> Iterator[StoredEntry]:
+        """Yield the entries of a kind that belong to an event, by its seq, the newest first.
+
+        From the one before another seq, if that is given. Segments are read as they are needed.
+        """
+        sql = "SELECT last FROM place WHERE about=? AND last>=? ORDER BY last LIMIT 1"
+        rows = self._database.rows(sql, (about, before)) if before is not None else []
+        end = int(rows[0][0]) + 1 if rows else 2**62
+        sql = "SELECT last FROM place WHERE about=? AND last<? ORDER BY last DESC LIMIT ?"
+        while rows := self._database.rows(sql, (about, end, _WALKED)):
+            end = int(rows[-1][0])
+            yield from self._about_back([int(last) for (last,) in rows], about, kind, before)
+        rows = self._database.rows(_LAST, (about,))
+        yield from self._about_back([int(last) for (last,) in rows], about, kind, before)
+
+    def _about_back(
+        self, lasts: Sequence[int], about: int, kind: str, before: int | None
+    ) -> Iterator[StoredEntry]:
+        for row in reversed(list(self._segments(sorted(lasts)))):
+            segment = self._unpack(row)
+            for seq, raw in reversed(list(segment.about({about}))):
+                if kind_of(raw) == kind and (before is None or seq < before):
+                    yield segment.entry(seq)
+
     def _lasts_of(self, abouts: Sequence[int]) -> set[int]:
         """Return the last seqs of the segments that hold entries about some events."""
         lasts: set[int] = set()

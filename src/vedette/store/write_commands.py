@@ -19,16 +19,22 @@ from vedette.domain.entry import RELEASE_KINDS, Body, Draft, releases_of
 from vedette.domain.hold import HoldState, transition
 from vedette.domain.identity import ENGINE
 from vedette.domain.row_proof import approval_bytes, format_signature
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import STOP_EPOCH, read_meta, write_meta
 from vedette.store.reader import StoreReader
-from vedette.store.row_mapper import find_position, read_action
+from vedette.store.row_mapper import find_position, read_action, read_run
 from vedette.store.spend_totals import write_raises
 from vedette.store.stored_entries import EntryReader
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_runs import Fences
+
+# After an entry that a person wrote into a run: whoever has it finds that it was moved on.
+WAKE_RUN = (
+    "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 "
+    "WHERE position=? AND agent=?"
+)
 
 
 class CommandWriter:
@@ -224,6 +230,25 @@ class CommandWriter:
         self._buffer.totals.clear()
         return seq
 
+    # --- tasks ------------------------------------------------------------------------------
+
+    def move_task(self, run: str, draft: Draft) -> Run:
+        """Write what a person says of a task into its run, and wake the run.
+
+        Raises NotFound, BadCommand for one that has ended, or that waits for what would be said.
+        """
+        known = read_run(self._database, run)
+        if known is None:
+            raise NotFound(f"there is no run {run!r}")
+        if known.state in ("done", "dead"):
+            raise BadCommand(f"the task {run} has ended ({known.state})")
+        fields = {**draft.fields, "event": known.event, "turn": known.turn}
+        placed = Draft(draft.kind, fields, known.last, 0, draft.body)
+        at_us = self._now_us()
+        seq = self._ledger.append([placed], run, known.entries, at_us, known.position)
+        self._database.execute(WAKE_RUN, (seq, known.position, known.agent))
+        return known
+
     # --- holds ------------------------------------------------------------------------------
 
     def transition_hold(
@@ -262,9 +287,5 @@ class CommandWriter:
         seq = self._ledger.append([placed], held.run, entries, self._now_us(), position)
         held.last = seq
         self._buffer.add_action(position, held, 0)
-        self._database.execute(
-            "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 "
-            "WHERE position=? AND agent=?",
-            (seq, *of),
-        )
+        self._database.execute(WAKE_RUN, (seq, *of))
         return held

@@ -40,7 +40,7 @@ title: Does what the event says
 owner: desk@example.org
 reasoner: {reasoner}
 max_turns: {max_turns}
-mode: act
+{work}mode: act
 order_by: subject
 collection: {name}_notes
 triggers: [{{on: {name}.job}}]
@@ -158,6 +158,11 @@ GRANTS = """\
     book.look: {{verb: look, resource: wire, impact: low}}
     book.sure: {{verb: look, resource: wire, impact: low}}
 """
+WORK_GRANTS = """\
+    task.finish: {verb: finish, resource: task, impact: low}
+    item.add: {verb: add, resource: item, impact: low}
+    item.close: {verb: close, resource: item, impact: low}
+"""
 
 DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.action.tool == "{}"\n'
 
@@ -248,12 +253,24 @@ def job(
     return Event("test", name, f"{agent}.job", key, None, {"do": list(proposals), **data})
 
 
-def write_agent(agents: Path, name: str, *, reasoner: str, max_turns: int, calls: int) -> None:
-    """Write the folder of one toy agent."""
+def write_agent(
+    agents: Path,
+    name: str,
+    *,
+    reasoner: str,
+    max_turns: int,
+    calls: int,
+    work: str = "",
+    done: str = "",
+) -> None:
+    """Write the folder of a toy agent; with `work` (YAML) it takes tasks, `done` is done.yaml."""
     folder = agents / name
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
     words = {"name": name, "reasoner": reasoner, "max_turns": max_turns, "model_calls": calls}
+    words["work"] = f"work: {work}\n" if work else ""
+    if done:
+        (folder / "done.yaml").write_text(done)
     (folder / "agent.yaml").write_text(AGENT_YAML.format(**words))
     (folder / "instruction.md").write_text("Do what the event says.\n")
     (folder / "judge.py").write_text(JUDGE_PY)
@@ -267,9 +284,11 @@ def write_policies(
     *,
     mode: str = "act",
     extra: Mapping[str, str] | None = None,
+    work: bool = False,
 ) -> Path:
     """Copy the shipped rules to `to`, granting the toy agents all their tools."""
-    grants = "".join(GRANTS.format(name=name, mode=mode) for name in agents)
+    more = WORK_GRANTS if work else ""
+    grants = "".join(GRANTS.format(name=name, mode=mode) + more for name in agents)
     return remove_tests(copy_policies(to, {"grants/data.yaml": grants, **(extra or {})}))
 
 
@@ -309,24 +328,30 @@ def toy_fleet(
     clock: MachineClock | None = None,
     workers: bool = False,
     edges: Deployment | None = None,
+    work: str = "",
+    done: str = "",
 ) -> FleetHarness:
     """Write a fleet below `folder` and return it, not opened. `extra` are more policy files.
 
     With `workers` agents' code runs in processes of its own, where `world` cannot be reached.
-    Agents of a model alone (`reasoner` adk) may act unmeasured (`drop_bars`).
+    Agents of a model alone (`reasoner` adk) may act unmeasured (`drop_bars`). With `work` (YAML)
+    they take tasks, whose conditions are `done` (the text of done.yaml).
     """
     if reasoner == "adk":
         extra = {**drop_bars(*agents), **(extra or {})}
     content = folder / "content"
     for name in agents:
         write_agent(
-            content / "agents", name, reasoner=reasoner, max_turns=max_turns, calls=model_calls
-        )
+            content / "agents", name, reasoner=reasoner, max_turns=max_turns, calls=model_calls,
+            work=work, done=done,
+        )  # fmt: skip
     (content / "memory").mkdir()
     return FleetHarness(
         folder,
         content=content,
-        policies=write_policies(folder / "policies", agents, mode=mode, extra=extra),
+        policies=write_policies(
+            folder / "policies", agents, mode=mode, extra=extra, work=bool(work)
+        ),
         reasoners=reasoners,
         targets={"world": {"kind": "world", "world": world}},
         clock=clock,

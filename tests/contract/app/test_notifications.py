@@ -489,6 +489,7 @@ def entry(kind: str, **fields: Any) -> dict[str, Any]:
         (entry("stop.set", what="agent:a", actor="engine:vedette"), "agent.parked"),
         (entry("stop.set", what="agent:a", actor="person:kim"), None),
         (entry("notice.raised", rule="permit.approved", action="act_1"), "notice.raised"),
+        (entry("task.drift", rule="drift.goal", action="act_1"), "task.drift"),
         (entry("effect.unknown", action="act_1"), "effect.unknown"),
         (entry("run.closed"), None),
     ],

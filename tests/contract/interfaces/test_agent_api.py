@@ -274,13 +274,13 @@ async def test_all_that_is_waited_for_has_one_deadline(
     fleet: FleetHarness, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.answer = lambda call: Outcome("retry", error="busy", retry_after_us=60_000_000)
-    accept = fleet.app.intake.accept_call
+    accept = fleet.app.intake.accept_own
 
     async def accept_late(event: Event) -> Receipt:
         await asyncio.sleep(0.7)
         return await accept(event)
 
-    monkeypatch.setattr(fleet.app.intake, "accept_call", accept_late)
+    monkeypatch.setattr(fleet.app.intake, "accept_own", accept_late)
     calls = agent_calls(fleet)
     call = ClientCall("wire.send", {"to": DESK, "text": "late"})
     loop = asyncio.get_running_loop()
@@ -876,7 +876,7 @@ async def test_no_source_brings_a_call(fleet: FleetHarness, world: World, agent:
         assert "only an agent's client makes calls" in receipt.error
     assert fleet.runs(real) == []
     # The control: by the way of those who authenticated the agent it is one.
-    receipt = await fleet.app.intake.accept_call(real)
+    receipt = await fleet.app.intake.accept_own(real)
     assert receipt.status == "accepted"
     await fleet.wait_until_idle()
     assert world.texts() == ["forged"]
@@ -958,7 +958,7 @@ async def test_at_the_edge_of_the_window_two_calls_are_one(
         for _ in range(earlier):
             await post_call(one, "wire.send", args)
             clock.advance(WINDOW_US)
-        accept = fleet.app.intake.accept_call
+        accept = fleet.app.intake.accept_own
 
         async def accept_late(event: Event) -> Receipt:
             arrived.append(event)
@@ -966,7 +966,7 @@ async def test_at_the_edge_of_the_window_two_calls_are_one(
                 await gate.wait()  # the store is slow: backpressure, or a sync of the disk
             return await accept(event)
 
-        monkeypatch.setattr(fleet.app.intake, "accept_call", accept_late)
+        monkeypatch.setattr(fleet.app.intake, "accept_own", accept_late)
         clock.advance(WINDOW_US - clock.now_us() % WINDOW_US - 1_000)
         first = asyncio.create_task(post_call(one, "wire.send", args))
         await wait_until(lambda: len(arrived) == 1)

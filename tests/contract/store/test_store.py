@@ -150,6 +150,32 @@ async def test_what_is_no_event_is_recorded_beside_the_rest_of_its_batch(store: 
     assert orjson.loads(body) == {"where": "line 2", "why": "it is no JSON", "raw": "\ufffd{"}
 
 
+async def test_turns_are_read_back_from_the_newest_as_far_as_asked_for(store: Store) -> None:
+    """Of the run alone, over all segments; from before an entry, and none that was erased."""
+    run, other = await accept_events(store, event(1), event(2))
+    seqs = []
+    for number in range(1, 41):
+        for one in (run, other):
+            drafts = (entry(one, "turn.reasoned", turn=number, text=f"{one.agent} {number}"),)
+            made = step(store, one, *drafts, state="ready", turn=number)
+            committed = await store.steps.commit(made)
+            assert committed.status is CommitStatus.COMMITTED
+            one.steps, one.entries, one.turn, one.last = (
+                one.steps + 1,
+                one.entries + 1,
+                number,
+                committed.last,
+            )
+            if one is run:
+                seqs.append(committed.last)
+    found = [turn["text"] for turn in store.runs.turns_back(run.id)]
+    assert found == [f"{run.agent} {number}" for number in range(40, 0, -1)]
+    assert found[::-1] == [turn["text"] for turn in store.runs.turns(run.id)]
+    first = next(iter(store.runs.turns_back(run.id, seqs[9])))
+    assert first == {"text": f"{run.agent} 9"}
+    assert list(store.runs.turns_back(run.id, seqs[0])) == []
+
+
 async def test_a_source_s_position_moves_with_its_batch(store: Store, opener: Opener) -> None:
     assert store.runs.source_position("csv:a") is None
     await store.steps.accept([arrival(event(1), "a")], ("csv:a", "17"))

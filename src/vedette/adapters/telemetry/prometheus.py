@@ -47,6 +47,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "notices_failed": ("counter", "Attempts to tell that failed", ("way",)),
     "effects": ("counter", "Effects by state", ("agent", "tool", "state")),
     "budget_refusals": ("counter", "No room in a limit", ("agent", "scope", "unit", "window")),
+    "stalls": ("counter", "Tasks that wait for a person at a bound of their plan", ("agent",)),
     "budget_alerts": ("counter", "Limits of which 80 % are taken", ("agent", "unit", "window")),
     "worker_deaths": ("counter", "Workers that did not end by our wish", ("agent", "kind")),
     "workers_connected": ("gauge", "Workers of an agent connected to the gateway", ("agent",)),

@@ -40,11 +40,16 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     "hold.expiring": ("A hold is about to expire, which is a no", "holds are about to expire"),
     "effect.unknown": ("An effect may have happened or not", "effects may have happened or not"),
     "run.dead": ("A run was given up: a dead letter", "runs were given up: dead letters"),
+    "task.stalled": ("A task waits for a person", "tasks wait for a person"),
     "budget.alerted": ("A limit has 80 % of it taken", "limits have 80 % of them taken"),
     "agent.parked": ("An agent is parked: over a ceiling", "agents are parked: over a ceiling"),
     "canary.aborted": ("A canary was aborted: its release is worse", "canaries were aborted"),
     "canary.ended": ("A canary is over", "canaries are over"),
     "clock.jumped": ("The wall clock jumped, or a start was far off", "the wall clock jumped"),
+    "task.drift": (
+        "A task's hand-off drifted and was replaced",
+        "hand-offs of tasks drifted and were replaced",
+    ),
     "notice.raised": (
         "An action was done that you are told of",
         "actions were done, to be told of",
@@ -272,9 +277,9 @@ def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | 
     action = str(get("action") or "")
     if kind == "action.decided" and get("outcome") == "hold" and get("wait") == "approval":
         return "hold.opened", agent, tool, rule, action.replace("act_", "hold_")
-    if kind in ("effect.unknown", "notice.raised"):
+    if kind in ("effect.unknown", "notice.raised", "task.drift"):
         return kind, agent, tool, rule, action
-    if kind == "run.dead":
+    if kind in ("run.dead", "task.stalled"):
         return kind, agent, "", "", str(get("run") or "")
     if kind == "budget.alerted":
         limit = f"{get('scope')} {get('unit')} by {get('window')}"
@@ -347,6 +352,8 @@ def lookup_hint(notice: Notice, link: str | None) -> str:
         return "vedette budget"
     if notice.kind == "run.dead" and notice.count > 1:
         return "vedette dead"
+    if notice.kind == "task.stalled":
+        return f"vedette work show {id}" if notice.count == 1 else "vedette work list"
     return f"vedette explain {id}" if id else "vedette status"
 
 

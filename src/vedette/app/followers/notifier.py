@@ -61,6 +61,7 @@ _MARKERS = (
     b'"outcome":"hold"', b'"kind":"hold.', b'"kind":"effect.unknown"', b'"kind":"notice.raised"',
     b'"kind":"run.dead"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
     b'"kind":"canary.aborted"', b'"kind":"canary.ended"',
+    b'"kind":"task.stalled"', b'"kind":"task.drift"',
 )  # fmt: skip
 
 # Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.

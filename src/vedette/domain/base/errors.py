@@ -97,6 +97,12 @@ class BadProposal(Permanent):
     code = "bad-proposal"
 
 
+class RepeatedProposal(BadProposal):
+    """The error of a proposal that is done for the same item of a task, by action `where`."""
+
+    code = "repeated-proposal"
+
+
 class BadConfidence(BadProposal):
     """The error of a judgement or a proposal whose confidence is no probability, 0..1."""
 

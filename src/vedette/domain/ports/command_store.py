@@ -17,7 +17,7 @@ from vedette.domain.erasure import ErasureResult, ErasureTarget
 from vedette.domain.hold import HoldState
 from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.ports.run_store import AcceptResult, Arrival
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, Run
 
 
 class DeadLetterResult(Struct, frozen=True):
@@ -87,6 +87,13 @@ class CommandQueue(Protocol):
         self, draft: Draft, raises: Sequence[BudgetRaise], *, command: str | None = None
     ) -> int:
         """Give more room until an instant and wake what waits for it; return the entry's seq."""
+        ...
+
+    async def move_task(self, run: str, draft: Draft, *, command: str | None = None) -> Run:
+        """Write what a person says of a task into its run, and wake it; return it as it was.
+
+        Raises NotFound, and BadCommand for one that has ended.
+        """
         ...
 
     async def transition_hold(

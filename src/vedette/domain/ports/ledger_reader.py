@@ -39,6 +39,10 @@ class LedgerReader(EntryLog, Protocol):
         """Return the entries of a run, event or action (`column`), oldest first."""
         ...
 
+    def run_entries(self, run: str, kinds: Sequence[str]) -> list[EntryWithBody]:
+        """Return the entries of a run that are of these kinds, oldest first."""
+        ...
+
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the next entries, oldest first."""
         ...

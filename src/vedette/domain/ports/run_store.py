@@ -127,8 +127,19 @@ class RunReader(Protocol):
         """Return what is known of an artefact; None if no entry stored one of this id."""
         ...
 
+    def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """Yield the bodies of a run's recorded turns, newest first, as far as they are asked for.
+
+        From the one before the entry `before`, if that is given; none that was edited.
+        """
+        ...
+
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         """Return one row of a fleet-owned collection."""
+        ...
+
+    def rows(self, collection: str) -> dict[str, Mapping[str, Any]]:
+        """Return all rows of a fleet-owned collection, by key."""
         ...
 
     def source_position(self, source: str) -> str | None:

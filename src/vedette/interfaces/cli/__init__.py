@@ -56,6 +56,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "memory": ("memory", "memory", "See what agents know; propose, promote, take back."),
     "undo": ("undo", "undo", "Take back what an effect did, by its declared inverse."),
     "dead": ("dead", "dead", "See dead letters; take them up again, or close them."),
+    "work": ("work", "work", "Give agents tasks; see, steer, pause, cancel them."),
     "stop": ("stop", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stop", "resume", "Lift a stop; go on by a clock that jumped."),
     "budget": ("budget", "budget", "See what is spent, and give more room for a while."),

@@ -272,6 +272,11 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         " nowhere.",
         "Correct judge.py or agent.yaml, then `vedette check cases` and `vedette try`.",
     ),
+    "repeated-proposal": ErrorExplanation(
+        "A task's turn proposed what is done for the same item already; it was not done again.",
+        "The reasoner did not take up the outcome of an earlier turn; it is told it once more.",
+        "Nothing: close the item. `vedette work show RUN` tells what is done.",
+    ),
     "release-changed": ErrorExplanation(
         "An agent's files are not those of the release that is to run; its code was not loaded.",
         "Somebody edited a snapshot in the state folder, or a worker's host has another folder.",

@@ -17,7 +17,7 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.cloudevents import from_json
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.roles import require_role
-from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
+from vedette.operations import approvals, corrections, curation, maintenance, modes, undo, work
 from vedette.operations.commands import Commands, Order
 
 # What a verb takes: the type of each argument. All may be left out; the command says what it needs.
@@ -38,6 +38,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     **corrections.VERBS,
     **modes.VERBS,
     **undo.VERBS,
+    **work.VERBS,
     **approvals.VERBS,
     **releases.VERBS,
     **canaries.VERBS,
@@ -56,6 +57,7 @@ _REQUIRED = {
     **corrections.NEEDED,
     **modes.NEEDED,
     **undo.NEEDED,
+    **work.NEEDED,
     **approvals.NEEDED,
     **releases.NEEDED,
     **canaries.NEEDED,
@@ -112,6 +114,8 @@ async def _dispatch(
         )
     if verb in undo.VERBS:
         return await undo.dispatch(commands, verb, order, arguments)
+    if verb in work.VERBS:
+        return await work.dispatch(commands, verb, order, arguments)
     if verb in approvals.VERBS:
         return await approvals.dispatch(commands, verb, order, arguments)
     if verb in releases.VERBS:

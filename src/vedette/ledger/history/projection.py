@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vedette.domain.effect import OPEN_STATES, state_after
+from vedette.domain.task_words import PAUSED, STALLED, TASK_KINDS
 from vedette.ledger.history.ledger_entry import LedgerEntry
 
 MINUTE_US = 60_000_000
@@ -284,13 +285,15 @@ class Projection:
             self._add_spend(entry, spot)
         elif kind == "run.dead":
             self._dead_letter(entry.seq, entry.at, state, spot)
+        elif kind in TASK_KINDS:
+            state["person"] = int(kind in (STALLED, PAUSED))
         elif kind == "run.redriven" and state.pop("dead", None):
             self._redrive(entry.seq, state, spot)
         self._list_run(run, entry.seq, state)
 
     def _list_run(self, run: str, seq: int, state: State) -> None:
         """Let the list of runs have this one if it waits or is dead."""
-        if state["marked"] or state.get("room") or "dead" in state:
+        if state["marked"] or state.get("room") or state.get("person") or "dead" in state:
             data = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
             data |= {"open": state["marked"], "room": state.get("room", 0)}
             self._replace_row(("run", run), seq, state["sort"], data, state.get("shown"))

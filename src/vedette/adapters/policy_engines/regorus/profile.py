@@ -36,7 +36,7 @@ from vedette.policy.golden_requests import build_request
 # program, and OPA takes no right absolute value of it.
 FACTOR = 1000
 
-PROOFS = ("identity", "grant", "origins", "secrecy", "limits", "holds")
+PROOFS = ("identity", "grant", "origins", "secrecy", "limits", "holds", "done")
 
 # What tests may call besides the builtins of the allow list: they run on the interpreter and on OPA
 # only.
@@ -47,7 +47,9 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 )
 
 # What a question looks like; what is empty here is open.
-SAMPLE = build_request("agent", "tool", {}, [])
+_REQUEST = build_request("agent", "tool", {}, [])
+_TASK = {"conditions": [{"name": "", "held": False, "why": ""}], "person": False}
+SAMPLE = {**_REQUEST, "context": {**_REQUEST["context"], "task": _TASK}}
 
 
 def check_profile(

@@ -5,6 +5,10 @@ what came of its calls. Nothing of it is ever changed: what changed meanwhile is
 message. What the engine told is not kept, it is told again out of what may be told today, and a
 digest says whether that is the same. Where it is not, a context is begun anew: its opening tells
 all earlier turns, out of the ledger, in lines.
+
+A task's contexts end before they are full: a turn asks for a hand-off, and the next opening tells
+that. What the engine told of the task and of the hand-off stands in the turns that were told it
+(`briefed`), so no turn before a context is needed to tell it again.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json, s
 from vedette.adapters.reasoners.adk.wire import FOREIGN_SIGNATURE, Speaker
 from vedette.domain.base.canonical import normalized_json, sha256_hex, short_id
 from vedette.domain.memory import Briefing
-from vedette.domain.model_turn import ModelTurn, read_model_turn
+from vedette.domain.model_turn import HAND_OFF, ModelTurn, read_model_turn
 from vedette.domain.readers import unpack_row
 
 if TYPE_CHECKING:
@@ -33,7 +37,18 @@ if TYPE_CHECKING:
 FIRST, UNRECORDED, REFUSED, MODEL = "first", "unrecorded", "refused", "model"
 WITHDRAWN, CHANGED, OUTCOME, WINDOW = "withdrawn", "changed", "outcome", "window"
 
-_MEMORY, _ROW = "/memory/", "/row"
+# Of what a task's request may have, so much ends its context. A hand-off and the message that asks
+# for it are a few thousand characters, and what one turn adds is mostly less than a fifth: beyond,
+# models read worse than they could, and a context would be cut by its next outcome.
+HAND_OFF_SHARE = 0.7
+# Of new text, so many bytes are counted as a token: no tokenizer of today has fewer on JSON.
+_BYTES_A_TOKEN = 3
+_ASK_FOR_HAND_OFF = (
+    "This context ends here. Call task_hand_off, and nothing else, with what the next one needs."
+)
+_GO_ON = "No tool was called, so nothing was done. The task goes on."
+
+_MEMORY, _ROW, _TASK = "/memory/", "/row", "/task"
 # Of a turn's outcome, where it is told in a line.
 _IN_LINE = ("status", "ref")
 
@@ -44,7 +59,7 @@ Shown = tuple[tuple[str, str], ...]
 class Prompt(Struct, frozen=True):
     """What a model is asked: contents, their size as JSON in bytes, and what is new of them.
 
-    `opens`, `told`, `shown` and `outcomes` are those of the `ModelTurn` that it becomes.
+    `opens`, `told`, `shown`, `outcomes` and `asks` are those of the `ModelTurn` that it becomes.
     """
 
     contents: list[types.Content]
@@ -53,6 +68,7 @@ class Prompt(Struct, frozen=True):
     told: str
     shown: Shown
     outcomes: str
+    asks: str = ""
 
     @property
     def gives_back(self) -> bool:
@@ -78,11 +94,16 @@ class _Run(Struct, frozen=True):
 
 
 def compose_prompt(
-    briefing: Briefing, tools: Mapping[str, DeclaredTool], speaker: Speaker, room: int
+    briefing: Briefing,
+    tools: Mapping[str, DeclaredTool],
+    speaker: Speaker,
+    room: int,
+    window: int | None = None,
 ) -> Prompt:
     """Return what to ask for a briefing's turn; of at most `room` bytes, if its data are no more.
 
-    `tools` are the agent's by their declared names.
+    `tools` are the agent's by their declared names; `window` are the tokens that the model reads at
+    most, where that is known, for the context of a task.
     """
     records = [read_model_turn(turn) for turn in briefing.turns]
     values = _collect_values(briefing)
@@ -94,13 +115,31 @@ def compose_prompt(
     opens = _find_break(run, context, speaker)
     if not opens:
         prompt = _go_on(run, context, speaker)
+        if briefing.task and isinstance(prompt, Prompt) and _is_full(run, context, prompt, window):
+            prompt = _go_on(run, context, speaker, HAND_OFF)
         if isinstance(prompt, Prompt) and prompt.size <= room:
             return prompt
         opens = WINDOW if isinstance(prompt, Prompt) else prompt
     shown = _list_shown(briefing)
-    text = _tell_opening(run, len(records), shown)
+    text = _tell_opening(run, len(records), shown, briefing.task, briefing.hand_off)
     message = _user_text(text)
     return Prompt([message], _size(message), opens, _digest_text(text), shown, "")
+
+
+def _is_full(run: _Run, context: Sequence[ModelTurn], prompt: Prompt, window: int | None) -> bool:
+    """Say whether a task's context is to end: by its bytes, or by the tokens of the model.
+
+    These are the last turn's as they were counted, and what is new. One that is mostly its opening
+    has at least half of what that leaves.
+    """
+    opening = _size(prompt.contents[0])
+    if prompt.size >= max(HAND_OFF_SHARE * run.room, (opening + run.room) / 2):
+        return True
+    counted = run.briefing.turns[-1].get("tokens")
+    if window is None or counted is None or len(context) < 2:
+        return False
+    new = len(context[-1].content.encode()) + _size(prompt.contents[-1])
+    return bool(counted + new // _BYTES_A_TOKEN >= HAND_OFF_SHARE * window)
 
 
 def has_begun_anew(briefing: Briefing) -> bool:
@@ -135,8 +174,13 @@ def _collect_values(briefing: Briefing) -> dict[tuple[str, str], Any]:
 
 
 def _own_rows(turns: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what a run's tools answered of their row: as it became, as it had been."""
+    """Yield what a run's tools answered of their row: as it became, as it had been.
+
+    Of a task also what they had made of it before its last context.
+    """
     for turn in turns:
+        if "row" in turn:
+            yield unpack_row(turn["row"])[0]
         for answer in turn["answers"]:
             data = answer.get("data", {})
             rows = data.get("rows")
@@ -186,7 +230,9 @@ def _find_break(run: _Run, context: Sequence[ModelTurn], speaker: Speaker) -> st
         return FIRST
     if briefing.anew:
         return REFUSED
-    if not context or not all(run.results[-len(context) :]):
+    if briefing.context_ended:
+        return HAND_OFF
+    if not context or not (briefing.task or all(run.results[-len(context) :])):
         return UNRECORDED
     if speaker.is_claude and any(map(speaker.is_foreign, context)):
         # It takes no call of its own loop without the thinking before it, and nobody else's.
@@ -207,12 +253,19 @@ def _is_own_row(briefing: Briefing) -> bool:
 # --- the same context -------------------------------------------------------------------------
 
 
-def _go_on(run: _Run, context: Sequence[ModelTurn], speaker: Speaker) -> Prompt | str:
-    """Return the context with the next message; why not, if it is not what it was."""
+def _go_on(
+    run: _Run, context: Sequence[ModelTurn], speaker: Speaker, asks: str = ""
+) -> Prompt | str:
+    """Return the context with the next message; why not, if it is not what it was.
+
+    `asks` is what that message asks for, beside.
+    """
     from google.genai import types
 
     before = len(run.records) - len(context)
-    text = _tell_opening(run, before, context[0].shown)
+    tasks = _told_tasks(run.briefing, before)
+    briefed = run.briefing.turns[before].get("briefed", {})
+    text = _tell_opening(run, before, context[0].shown, tasks[0], briefed.get("hand_off", {}))
     if _digest_text(text) != context[0].told:
         return CHANGED
     message, told, shown = _user_text(text), "", context[0].shown
@@ -227,16 +280,29 @@ def _go_on(run: _Run, context: Sequence[ModelTurn], speaker: Speaker) -> Prompt 
             return UNRECORDED
         if speaker.is_foreign(record):
             said = _without_signatures(said, number, run.briefing.run, speaker)
+        if not said.parts:
+            return UNRECORDED  # no provider takes back an answer with nothing in it
         later = next(iter(context[number + 1 :]), None)
         shown = _add_shown(record.shown, run.briefing) if later is None else later.shown
-        changes = _tell_changes(run, record.shown, shown)
-        told = _digest_text(changes)
+        changes = _tell_changes(run, record.shown, shown, tasks[number : number + 2])
+        asked = asks if later is None else later.asks
+        told = _digest_text(changes + asked)
         if later is not None and later.told != told:
             return CHANGED
-        message, outcomes = _answer_calls(said, results, changes), _digest_outcomes(results)
+        message = _answer_calls(said, results, changes, asked)
+        outcomes = _digest_outcomes(results)
         contents += [said, message]
         size += len(record.content.encode()) + _size(message)
-    return Prompt(contents, size, "", told, shown, outcomes)
+    return Prompt(contents, size, "", told, shown, outcomes, asks)
+
+
+def _told_tasks(briefing: Briefing, before: int) -> list[Mapping[str, Any]]:
+    """Return the task as each turn of a context was told it, and as the next one is."""
+    told: list[Mapping[str, Any]] = []
+    for turn in briefing.turns[before:]:
+        changed = turn.get("briefed", {}).get("task", {})
+        told.append({**(told[-1] if told else {}), **changed})
+    return [*told, briefing.task]
 
 
 def _size(message: types.Content) -> int:
@@ -258,20 +324,25 @@ def _user_text(text: str) -> types.Content:
 
 
 def _answer_calls(
-    said: types.Content, results: Sequence[dict[str, Any]], changes: str
+    said: types.Content, results: Sequence[dict[str, Any]], changes: str, asked: str
 ) -> types.Content:
     """Return the message that answers all calls of one answer, in their order, by their ids.
 
-    What is told beside stands in the last answer: no provider takes other parts between these.
+    What is told or asked for beside stands in the last answer: no provider takes other parts
+    between these. In a task an answer without a call is answered, too.
     """
     from google.genai import types
 
     calls = [part.function_call for part in said.parts or [] if part.function_call is not None]
+    beside: dict[str, Any] = {"changed": orjson.loads(changes)} if changes else {}
+    if asked:
+        beside["asked"] = _ASK_FOR_HAND_OFF
+    if not calls:
+        return _user_text("\n".join([_GO_ON, *([fence_json(beside)] if beside else [])]))
     last = len(calls) - 1
     parts = []
     for at, (call, result) in enumerate(zip(calls, results, strict=True)):
-        told = changes and at == last
-        response = {**result, "changed": orjson.loads(changes)} if told else result
+        response = {**result, **beside} if at == last else result
         answer = types.FunctionResponse(id=call.id, name=call.name, response=response)
         parts.append(types.Part(function_response=answer))
     return types.Content(role="user", parts=parts)
@@ -284,8 +355,13 @@ def _add_shown(before: Shown, briefing: Briefing) -> Shown:
     return (charter, registry, row, *known, *(pair for pair in memories if pair not in known))
 
 
-def _tell_changes(run: _Run, before: Shown, shown: Shown) -> str:
-    """Return, as JSON, what is shown now and was not before; "" if nothing."""
+def _tell_changes(
+    run: _Run, before: Shown, shown: Shown, tasks: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return, as JSON, what is shown now and was not before; "" if nothing.
+
+    `tasks` are the task as it was told last, and as it is.
+    """
     told: dict[str, Any] = {}
     memories = []
     for pair in shown:
@@ -297,7 +373,19 @@ def _tell_changes(run: _Run, before: Shown, shown: Shown) -> str:
             memories.append(shown_memory(run.values[pair]))
     if memories:
         told["/memory"] = memories
+    if tasks[0] != tasks[1]:
+        told[_TASK] = {
+            name: _new_of(tasks[0].get(name), value)
+            for name, value in tasks[1].items()
+            if value != tasks[0].get(name)
+        }
     return fence_json(told) if told else ""
+
+
+def _new_of(before: Any, value: Any) -> Any:
+    """Return of a list what is new in it, of anything else all."""
+    is_list = isinstance(before, list | tuple) and isinstance(value, list | tuple)
+    return [one for one in value if one not in before] if is_list else value
 
 
 def _without_signatures(
@@ -335,15 +423,24 @@ def _clean_name(name: str) -> str:
 # --- an opening -------------------------------------------------------------------------------
 
 
-def _tell_opening(run: _Run, turns: int, shown: Shown) -> str:
+def _tell_opening(
+    run: _Run,
+    turns: int,
+    shown: Shown,
+    task: Mapping[str, Any],
+    hand_off: Mapping[str, Any],
+) -> str:
     """Return a context's first message, with the turns before it; those that lie far back as lines.
 
-    So that the context has room to grow, they fill half of what rules and data leave.
+    So that the context has room to grow, they fill half of what rules and data leave. A task's
+    opening tells its hand-off in their place.
     """
     cited = [pair for pair in shown if pair[0].startswith(_MEMORY)]
     row = run.values[_ROW, dict(shown)[_ROW]]
     memories = tuple(run.values[pair] for pair in cited)
-    briefing = replace(run.briefing, memories=memories, row=row)
+    briefing = replace(run.briefing, memories=memories, row=row, task=task, hand_off=hand_off)
+    if task:
+        return briefing_text(briefing)
     past = [_retell(run, at, in_line=False) for at in range(turns)]
     lines = [_retell(run, at, in_line=True) for at in range(turns)]
     in_lines = min(run.withdrawn, turns)
@@ -381,7 +478,10 @@ def _retell(run: _Run, at: int, *, in_line: bool) -> dict[str, Any]:
 
 
 def _outcomes(turns: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return what came of each call of each turn, in order; done ones with their reference."""
+    """Return what came of each call of each turn, in order; done ones with their reference.
+
+    A task's answers say their number, as the turns before are not there to be counted.
+    """
     found: list[list[dict[str, Any]]] = []
     done, certain = 0, True
     for turn in turns:
@@ -389,7 +489,10 @@ def _outcomes(turns: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
         results = []
         for ordinal in range(len(turn["proposals"])):
             result = _outcome(answers.get(ordinal))
-            if result["status"] == "done" and certain:
+            number = answers.get(ordinal, {}).get("outcome")
+            if result["status"] == "done" and number is not None:
+                result["ref"] = f"ref:/outcome/{number}"
+            elif result["status"] == "done" and certain:
                 result["ref"] = f"ref:/outcome/{done}"
                 done += 1
             # An answer that is not told may still have a number: what follows cannot be counted.
@@ -402,4 +505,4 @@ def _outcomes(turns: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
 def _outcome(answer: Mapping[str, Any] | None) -> dict[str, Any]:
     if answer is None:
         return {"status": "refused", "why": "no such tool, argument or reference"}
-    return {key: answer[key] for key in ("status", "data") if key in answer}
+    return {key: answer[key] for key in ("status", "data", "unmet") if key in answer}

@@ -44,6 +44,7 @@ class AskedModel:
         self._plan = plan
         self._read_key = read_key or plan.key
         self.name, self.fallback = plan.model.name, plan.model.fallback
+        self.context_tokens = plan.model.context_tokens
         self.timeout_s = plan.model.timeout_us / MICROS
         self.key = ""
         self._llm: BaseLlm | None = None

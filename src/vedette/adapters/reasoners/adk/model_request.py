@@ -6,8 +6,9 @@ and labels are the same in each turn. It names ADK, so a reasoner imports it whe
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig
@@ -42,17 +43,35 @@ class AgentRequest(Struct, frozen=True):
         """Return the tokens that an answer may have, where the agent's settings say so."""
         return self.request.config.max_output_tokens
 
-    def put(self, contents: list[types.Content]) -> LlmRequest:
-        """Return the request with contents, to be written into, as ADK's models do."""
+    def put(
+        self, contents: list[types.Content], withheld: Callable[[str], bool] | None = None
+    ) -> LlmRequest:
+        """Return the request with contents, to be written into, as ADK's models do.
+
+        Functions whose name is `withheld` are not offered.
+        """
         made = self.request
+        config, tools = made.config.model_copy(deep=True), dict(made.tools_dict)
+        if withheld is not None:
+            config.tools = _without(config.tools or [], withheld)
+            tools = {name: tool for name, tool in tools.items() if not withheld(name)}
         return made.model_copy(
             update={
                 "contents": contents,
-                "config": made.config.model_copy(deep=True),
+                "config": config,
                 "live_connect_config": made.live_connect_config.model_copy(deep=True),
-                "tools_dict": dict(made.tools_dict),
+                "tools_dict": tools,
             }
         )
+
+
+def _without(tools: Sequence[Any], withheld: Callable[[str], bool]) -> list[Any]:
+    """Return tools, which are checked by now, with the declarations that are left."""
+    return [
+        types.Tool(function_declarations=left)
+        for tool in tools
+        if (left := [one for one in tool.function_declarations if not withheld(str(one.name))])
+    ]
 
 
 class _RequestKeeper(BaseLlm):

@@ -38,6 +38,7 @@ from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import (
+    HAND_OFF,
     NO_METADATA,
     UNCHARGED,
     ModelAway,
@@ -50,6 +51,7 @@ from vedette.domain.model_turn import (
     RequestRefused,
 )
 from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
+from vedette.domain.work_tools import HAND_OFF_TOOL
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
@@ -249,7 +251,8 @@ class AdkReasoner(StatelessReasoner):
         deadline = asyncio.timeout(timeout_s)
         try:
             async with deadline:
-                await _exchange_turn(ready, llm, speaker, briefing, exchange)
+                window = None if asked is None else asked.context_tokens
+                await _exchange_turn(ready, llm, speaker, briefing, exchange, window)
                 if deadline.expired():
                     raise TimeoutError  # its client answered though it was cancelled
         except Exception as error:
@@ -269,6 +272,7 @@ async def _exchange_turn(
     speaker: Speaker,
     briefing: Briefing,
     exchange: Exchange,
+    window: int | None,
 ) -> None:
     """Compose what is asked, ask it, and read the answer; `exchange` has how far that came."""
     request = ready.requests.get(llm.model)
@@ -279,13 +283,13 @@ async def _exchange_turn(
         ready.requests[llm.model] = request
     limit = ready.max_input
     room = (WINDOW if limit is None else limit) - request.size
-    prompt = exchange.prompt = compose_prompt(briefing, ready.by_name, speaker, room)
+    prompt = exchange.prompt = compose_prompt(briefing, ready.by_name, speaker, room, window)
     size = request.size + prompt.size
     if limit is not None and size > limit:
         raise Permanent(f"what it would be asked may come to {size} tokens, its budget has {limit}")
     most = request.max_output
     most_written = MAX_TOKENS if most is None else 2 * most + _BESIDE
-    asking = request.put(prompt.contents)
+    asking = request.put(prompt.contents, _withheld(ready, prompt))
     exchange.calls, began_s = 1, machine.monotonic_s()
     try:
         async with aclosing(llm.generate_content_async(asking)) as responses:
@@ -294,6 +298,16 @@ async def _exchange_turn(
                     exchange.answers.append(read_answer(response, 2 * size + _BESIDE, most_written))
     finally:
         exchange.took_us = int((machine.monotonic_s() - began_s) * 1_000_000)
+
+
+def _withheld(ready: _LoadedAgent, prompt: Prompt) -> Callable[[str], bool] | None:
+    """Return which functions a turn does not offer: a hand-off but where it is asked for, and there
+    all others.
+    """
+    tool = ready.by_name.get(HAND_OFF_TOOL)
+    if tool is None:
+        return None
+    return lambda name: (name == tool.name) != (prompt.asks == HAND_OFF)
 
 
 def _explain_failure(
@@ -433,6 +447,7 @@ def _record_turn(speaker: Speaker, prompt: Prompt, answer: Answer) -> ModelTurn:
         shown=prompt.shown,
         outcomes=prompt.outcomes,
         content=answer.content,
+        asks=prompt.asks,
     )
 
 
@@ -443,6 +458,8 @@ def _to_proposal(
     tool = ready.by_function.get(function)
     if tool is None:
         return Proposal(function[:100], dict(args), text[:_TEXT])
+    if tool.tool == HAND_OFF_TOOL:
+        return Proposal(tool.tool, dict(args), text[:_TEXT])  # places in it are words, not values
     return Proposal(tool.tool, tool.read_args(args), text[:_TEXT])
 
 

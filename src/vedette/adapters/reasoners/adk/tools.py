@@ -33,6 +33,7 @@ from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.origin import REF, escape_pointer, read_reference
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import WORK_TOOLS
 
 PROPOSED = {"status": "proposed"}
 
@@ -141,8 +142,11 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     summaries, problems = tool_summaries(folder)
     raise_first_error(problems)
     found: dict[str, DeclaredTool] = {}
-    own = map(_engine_tool_file, ARTEFACT_TOOLS.values()) if shape.artefacts else ()
-    for index, tool in enumerate([*shape.tools, *own]):
+    own = [
+        *(ARTEFACT_TOOLS.values() if shape.artefacts else ()),
+        *(WORK_TOOLS.values() if shape.work is not None else ()),
+    ]
+    for index, tool in enumerate([*shape.tools, *map(_engine_tool_file, own)]):
         for name, kind in tool.args.items():
             if kind.removesuffix("?") not in ARG_KINDS:
                 what, at = f"there is no type {kind!r}", ("tools", index, "args", name)

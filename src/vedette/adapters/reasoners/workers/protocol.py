@@ -119,7 +119,7 @@ def briefing_to_tuple(briefing: Briefing, memories: int) -> tuple[Any, ...]:
     return (
         briefing.run, briefing.key, briefing.position, briefing.previous, briefing.turn,
         event_to_tuple(briefing.event), memories, dict(briefing.row), briefing.turns,
-        briefing.notes,
+        briefing.notes, dict(briefing.task),
     )  # fmt: skip
 
 
@@ -131,10 +131,10 @@ def briefing_from_tuple(
     memories: Mapping[int, tuple[Memory, ...]],
 ) -> Briefing:
     """Return, in a worker, the briefing that `briefing_to_tuple` packed."""
-    run, key, position, previous, turn, event, known, row, turns, notes = values
+    run, key, position, previous, turn, event, known, row, turns, notes, task = values
     return Briefing(
         run, agent, key, position, previous, turn, Event(*event), charter, registry,
-        memories[known], row, turns, notes=notes,
+        memories[known], row, turns, notes=notes, task=task,
     )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def _check_model_turn(turn: ModelTurn | None) -> None:
         return
     if len(turn.content) > _MOST_CONTENT or len(turn.shown) > _MOST_SHOWN:
         raise BadFrame("a model's turn that is larger than any")
-    names = (turn.model, turn.route, turn.opens, turn.outcomes)
+    names = (turn.model, turn.route, turn.opens, turn.outcomes, turn.asks)
     if any(len(text) > _MOST_NAME for text in chain(names, *turn.shown)):
         raise BadFrame("a model's turn with a name that is longer than any")
 

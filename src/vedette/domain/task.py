@@ -1,0 +1,74 @@
+"""A Task: a run with a goal, its inputs and its done conditions, as an event or a trigger gives it.
+
+A person's order is an event of the engine's own, from `task_source`. The goal is told word for
+word in every turn. What the done conditions are is of the event or of the agent's release: see
+`vedette.domain.done_condition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from vedette.domain.agent import Agent, task_source
+from vedette.domain.base.clock import iso
+from vedette.domain.done_condition import NO_CONDITIONS, DoneCondition, read_conditions
+from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
+
+MAX_GOAL = 20_000  # characters
+# A finish is held for a person by this reason (`vedette.domain.decision.ask_person`).
+PERSON_ASKED = "task.person"
+
+
+class Task(Struct, frozen=True):
+    """A goal, inputs, done conditions, and how long it may take before a person is asked."""
+
+    goal: str
+    inputs: Mapping[str, Any]
+    conditions: tuple[DoneCondition, ...]
+    deadline_us: int
+
+
+def read_task(agent: Agent, event: Event) -> Task | None:
+    """Return the task that an event gives an agent; None if its run is none.
+
+    Raises nothing: what the engine vouches for was checked before it was accepted.
+    """
+    plan = agent.work
+    if plan is None:
+        return None
+    if event.type != TASK_TYPE:
+        goal = agent.goal_of(event)
+        conditions = plan.conditions or NO_CONDITIONS
+        return Task(goal, {}, conditions, plan.deadline_us) if goal else None
+    if not event.is_task:
+        return None
+    data = event.data
+    given, _ = read_conditions(data["conditions"]) if "conditions" in data else ((), [])
+    return Task(
+        data["goal"],
+        data.get("inputs", {}),
+        given or plan.conditions or NO_CONDITIONS,
+        data.get("deadline_us", plan.deadline_us),
+    )
+
+
+def task_event(
+    fleet: str, agent: str, data: Mapping[str, Any], *, id: str, who: str, reason: str, now_us: int
+) -> Event:
+    """Return the event of a person's order: `data` is goal, and inputs, conditions, deadline_us.
+
+    The person's word is trusted as a whole: nobody else could put anything into it.
+    """
+    return Event(
+        source=task_source(fleet, agent),
+        id=id,
+        type=TASK_TYPE,
+        subject=id,
+        time=iso(now_us),
+        data=dict(data),
+        vouched=ENVELOPE | {DATA, PRINCIPAL, REASON},
+        extensions={PRINCIPAL: who, REASON: reason},
+    )

@@ -1,0 +1,95 @@
+"""Tools that the engine declares for an agent that takes work: to finish a task, to keep its items.
+
+They are ordinary tools, so that policy grants them and the ledger tells of them like all others;
+what performs them is the engine itself (`vedette.engine.context_tools`). They are transactional: what they
+write is part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from vedette.domain.artefact import ARTEFACT_TOOLS
+from vedette.domain.tool import Tool
+
+# What performs them, in the place of a plugin's name; no plugin of `vedette.tools` is called so.
+WORK_PERFORMER = "work"
+FINISH_TOOL = "task.finish"
+ADD_ITEM_TOOL = "item.add"
+CLOSE_ITEM_TOOL = "item.close"
+HAND_OFF_TOOL = "task.hand_off"
+READ_HISTORY_TOOL = "history.read"
+
+# The collections of items, one a run; no agent's own can have such a name.
+ITEMS = "items/"
+
+
+def item_collection(run: str) -> str:
+    """Return the collection of a run's items."""
+    return ITEMS + run
+
+
+def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
+    return Tool(
+        name=name,
+        verb=name.partition(".")[2],
+        resource=resource,
+        args=args,
+        sinks=(),
+        settles="transactional",
+        function=WORK_PERFORMER,
+        performer=WORK_PERFORMER,
+        description=description,
+    )
+
+
+WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        tool.name: tool
+        for tool in (
+            _declare(
+                FINISH_TOOL,
+                "task",
+                {"summary": "string"},
+                "Ends the task. It is permitted when every done condition holds, else you are told "
+                "which do not.",
+            ),
+            _declare(
+                ADD_ITEM_TOOL,
+                "item",
+                {"id": "string", "title": "string", "inputs": "object?"},
+                "Adds an item to the list of what the task has to do.",
+            ),
+            _declare(
+                CLOSE_ITEM_TOOL,
+                "item",
+                {"id": "string", "state": "string", "why": "string"},
+                "Closes an item: state is done, failed or set_aside.",
+            ),
+            _declare(
+                HAND_OFF_TOOL,
+                "task",
+                {
+                    "decisions": "strings",
+                    "artefacts": "strings",
+                    "open_questions": "strings",
+                    "next_step": "string",
+                },
+                "Leaves to the context after this one what it needs to go on, in plain words: what "
+                "was decided and why, the places of what was made (/outcome/3, without ref:), what "
+                "is open, and what to do next. Goal, conditions and items are told by the engine: "
+                "do not repeat them. At most 4,000 characters in all.",
+            ),
+            _declare(
+                READ_HISTORY_TOOL,
+                "task",
+                {"turn_from": "integer", "turn_to": "integer"},
+                "Reads turns of this task that lie before what you are told, in lines.",
+            ),
+        )
+    }
+)
+
+# All that the engine performs itself: no action of an agent, so none that its budget counts.
+ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS})

@@ -1,0 +1,162 @@
+"""What the engine does for `task.hand_off` and `history.read`, and when they may be proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vedette.domain.action import Action
+from vedette.domain.base.canonical import normalized_json
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.effect import Outcome, RowWrite
+from vedette.domain.entry import Draft
+from vedette.domain.hand_off import read_words
+from vedette.domain.hand_off_check import TaskBounds, check_hand_off, collect_texts, other_tools
+from vedette.domain.model_turn import HAND_OFF
+from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.row_proof import parse_record
+from vedette.domain.run import ActionRow
+from vedette.domain.work_tools import HAND_OFF_TOOL, READ_HISTORY_TOOL
+from vedette.engine.run_context import RunContext
+from vedette.engine.services import Services
+from vedette.engine.task_history import number_answers, tell_in_line
+from vedette.engine.tool_calls import answer_data, coarse_answer
+
+# What `history.read` answers at most, as JSON, and of one outcome.
+_MAX_READ, _MAX_OUTCOME = 12_000, 400
+
+
+def require_in_place(judgement: ReasonerJudgement, ordinal: int) -> None:
+    """Raise BadProposal for a hand-off that nobody asked for, and for all else where it is asked.
+
+    One that is asked for is the first proposal of its turn that is one.
+    """
+    said = judgement.model_turn
+    asked = said is not None and said.asks == HAND_OFF
+    tool = judgement.proposals[ordinal].tool
+    if asked and tool != HAND_OFF_TOOL:
+        raise BadProposal("a hand-off was asked for in this turn, and nothing else")
+    if tool == HAND_OFF_TOOL:
+        if not asked:
+            raise BadProposal("no hand-off was asked for in this turn")
+        if any(one.tool == HAND_OFF_TOOL for one in judgement.proposals[:ordinal]):
+            raise BadProposal("a context has one hand-off")
+        read_words(1, judgement.proposals[ordinal].args)
+
+
+def take_hand_off(services: Services, context: RunContext, action: Action) -> Outcome:
+    """Return what comes of a permitted hand-off: it is taken, or breaks rules, which are named."""
+    words = read_words(action.turn, action.args)
+    findings = check_hand_off(words, _bounds_of(services, context))
+    if not findings:
+        return Outcome("done", {"turn": action.turn})
+    data = {
+        "rules": [one.rule for one in findings],
+        "texts": [one.text for one in findings],
+    }
+    return Outcome("failed", data, error=f"drifts: {', '.join(data['rules'])}")
+
+
+def drift_entries(context: RunContext, row: ActionRow) -> Iterator[Draft]:
+    """Yield an entry for each rule that a hand-off broke."""
+    if row.tool != HAND_OFF_TOOL or row.effect != "failed":
+        return
+    data = answer_data(row)
+    for at, (rule, text) in enumerate(zip(data["rules"], data["texts"], strict=True), 1):
+        yield context.entry(
+            "task.drift", back=at, action=row.id, tool=row.tool, turn=row.turn, rule=rule,
+            body=context.body({"text": text}),
+        )  # fmt: skip
+
+
+def _bounds_of(services: Services, context: RunContext) -> TaskBounds:
+    agent, task = context.agent, context.task_told
+    fleet = [one.tools.keys() for one in services.fleet.agents.values()]
+    acted_on = [
+        parse_record(row.record)["args"]
+        for row in context.actions
+        if row.effect == "done" and row.tool in agent.tools and agent.tools[row.tool].sinks
+    ]
+    texts = collect_texts(
+        dict(agent.charter), dict(services.registry), dict(context.event.data), *acted_on
+    )
+    return TaskBounds(
+        goal=str(task.get("goal", "")),
+        conditions=tuple(str(one["name"]) for one in task.get("conditions", ())),
+        tools=frozenset(agent.tools),
+        other_tools=other_tools(agent.tools, fleet),
+        known=frozenset(texts),
+        outcomes=sum(row.answer is not None for row in context.actions),
+    )
+
+
+def read_history(services: Services, context: RunContext, action: Action) -> Outcome:
+    """Return older turns of the action's run in lines: what was proposed, and what came of it.
+
+    Of a turn that had a memory before it which may not be told today, tools and outcomes' names
+    alone: its words may be made of that.
+    """
+    low, high = action.args["turn_from"], action.args["turn_to"]
+    if not 1 <= low <= high < action.turn:
+        return Outcome("failed", error=f"there are the turns 1 to {action.turn - 1}")
+    cites = {one.cite() for one in context.memories}
+    answers: dict[int, list[dict[str, Any]]] = {}
+    before = None
+    for row, at in number_answers(context.actions):
+        if row.turn > high:
+            before = row.seq
+            break
+        if row.turn >= low:
+            number = {} if at is None else {"outcome": at}
+            answer = {"ordinal": row.ordinal, **coarse_answer(row), **number}
+            answers.setdefault(row.turn, []).append(answer)
+    lines: list[dict[str, Any]] = []
+    size = 0
+    for turn in services.store.runs.turns_back(context.run.id, before):
+        if turn["turn"] > high:
+            continue
+        if turn["turn"] < low:
+            break
+        own = answers.get(turn["turn"], [])
+        line = tell_in_line(turn, own)
+        if cites.issuperset(turn["memories"]):
+            line = _tell_more(turn, line, own)
+        size += len(normalized_json(line))
+        if size > _MAX_READ:
+            break
+        lines.append(line)
+    left_off = high - low + 1 - len(lines)
+    return Outcome("done", {"turns": lines[::-1], "left_off": left_off})
+
+
+def _tell_more(
+    turn: Mapping[str, Any], line: dict[str, Any], answers: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a turn's line with what was proposed, and the head of what came of it."""
+    data = {one["ordinal"]: one["data"] for one in answers if "data" in one}
+    calls = []
+    for at, (call, proposal) in enumerate(zip(line["calls"], turn["proposals"], strict=True)):
+        more: dict[str, Any] = {"args": _head(proposal["args"])}
+        if at in data:
+            more["data"] = _head(data[at])
+        calls.append({**call, **more})
+    text = str(turn.get("detail", {}).get("text", ""))[:_MAX_OUTCOME]
+    return {**line, "calls": calls, **({"text": text} if text else {})}
+
+
+def _head(value: Any) -> str:
+    text = normalized_json(value).decode()
+    return text if len(text) <= _MAX_OUTCOME else f"{text[:_MAX_OUTCOME]}…"
+
+
+def perform(
+    services: Services, context: RunContext, action: Action
+) -> tuple[Outcome, list[RowWrite]]:
+    """Perform a tool of the engine's own: return its outcome and what it writes."""
+    if context.task is None:
+        return Outcome("failed", error="the run is no task"), []
+    if action.tool.name == HAND_OFF_TOOL:
+        return take_hand_off(services, context, action), []
+    if action.tool.name == READ_HISTORY_TOOL:
+        return read_history(services, context, action), []
+    return context.task.perform(action)

@@ -1,0 +1,109 @@
+"""Tasks for people: goal, conditions, items, what was spent, what was said, what one waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from vedette.domain.agent import Agent
+from vedette.domain.base.errors import BadCommand, NotFound
+from vedette.domain.budget import UNITS
+from vedette.domain.ports.store import StoreReader
+from vedette.domain.run import Run
+from vedette.domain.task import Task, read_task
+from vedette.domain.task_words import STALLED, TASK_KINDS
+from vedette.domain.work_tools import item_collection
+
+
+def list_tasks(
+    record: StoreReader, agents: Mapping[str, Agent], *, ended: bool, limit: int
+) -> list[dict[str, Any]]:
+    """Return the tasks of agents in a line each, newest first; with `ended` those too that have.
+
+    `limit` bounds how many runs of each agent are looked at.
+    """
+    found: list[tuple[int, dict[str, Any]]] = []
+    for agent in agents.values():
+        if agent.work is None:
+            continue
+        states = [None] if ended else ["ready", "waiting"]
+        for state in states:
+            for run in record.runs.runs_page(
+                agent=agent.name, state=state, before=None, limit=limit
+            ):
+                task = _task_of(record, agent, run)
+                if task is not None:
+                    found.append((run.position, _line(record, run, task)))
+    return [line for _, line in sorted(found, key=lambda one: -one[0])][:limit]
+
+
+def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> dict[str, Any]:
+    """Return all that there is to see of a task. Raises NotFound, and BadCommand for other runs."""
+    run = record.runs.run(name)
+    if run is None:
+        raise NotFound(f"there is no run {name!r}", mend="see `vedette work list`")
+    agent = agents.get(run.agent)
+    task = None if agent is None else _task_of(record, agent, run)
+    if agent is None or task is None:
+        raise BadCommand(f"{name} is no task", mend="see `vedette explain`")
+    turns = [turn["task"] for turn in record.runs.turns(run.id) if "task" in turn]
+    spent = record.spend.of_run(run.id)
+    limits = {unit: most for unit in UNITS if (most := agent.budget.limit(unit, "run"))}
+    plan = agent.work
+    return {
+        **_line(record, run, task),
+        "goal": turns[0].get("goal", task.goal) if turns else task.goal,
+        "inputs": dict(task.inputs),
+        # As the last turn was told: what has changed since is found out when it is decided.
+        "conditions": turns[-1]["conditions"] if turns else [],
+        "item_list": sorted(_items(record, run).values(), key=lambda item: item["number"]),
+        "spend": dict(spent),
+        "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
+        "said": _words(record, run),
+    }
+
+
+def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:
+    event = record.runs.event(run.event)
+    return None if event is None else read_task(agent, event)
+
+
+def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
+    states = [item["state"] for item in _items(record, run).values()]
+    why = None
+    if run.waits == "person":
+        why = next((one["why"] for one in reversed(_words(record, run)) if one["why"]), None)
+    return {
+        "run": run.id,
+        "agent": run.agent,
+        "state": run.state,
+        "waits": run.waits,
+        "why": why,
+        "turns": run.turn,
+        "goal": task.goal,
+        "items": {"of": len(states), **{state: states.count(state) for state in sorted({*states})}},
+    }
+
+
+def _items(record: StoreReader, run: Run) -> dict[str, Mapping[str, Any]]:
+    return record.runs.rows(item_collection(run.id))
+
+
+def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
+    """Return what was said of the task: kind, when, at which turn, by whom, and in which words."""
+    words = []
+    for _, raw, data in record.ledger.run_entries(run.id, TASK_KINDS):
+        entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
+        said = body.get("note", body.get("why" if entry["kind"] == STALLED else "reason"))
+        words.append(
+            {
+                "kind": entry["kind"],
+                "at": entry["at"],
+                "turn": entry["turn"],
+                "by": entry.get("actor"),
+                "why": said,
+            }
+        )
+    return words
