@@ -161,10 +161,8 @@ class RunContext(Struct):
     @property
     def needs_turn(self) -> bool:
         """Say whether the reasoner is to be asked (first or again)."""
-        if self.run.turn == 0:
-            return True
         closed = all(row.is_final for row in self.actions)
-        return closed and not self._is_ended(self.actions, self.final)
+        return not self.run.turn or (closed and not self._is_ended(self.actions, self.final))
 
     def is_over(self, changed: Sequence[ActionRow], final: bool) -> bool:
         """Say whether the run is over once these actions stand: nothing more is asked, or done."""
@@ -226,7 +224,10 @@ class RunContext(Struct):
         if agent.collection:
             row = services.keys.row(agent.collection, run.key)
             self.collection_row, self.collection_row_readers = unpack_row(row)
-        self.previous = services.keys.previous_position(agent.name, run.key, run.position)
+        # A judge's later turn is of the same event: it judges from the state of before that again.
+        again = run.observed and self.is_judged
+        known = services.store.judge_states if again else services.keys
+        self.previous = known.previous_position(agent.name, run.key, run.position)
         turns = services.store.runs.turns(run.id) if run.turn else ()
         opinion, past = retell_turns(turns, self.actions) if turns else ({}, ())
         if self.task is not None:
@@ -297,8 +298,7 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        actions, tools = self.actions, self.agent.tools
-        answers = label_answers(actions, tools, row_readers) if actions else {}
+        answers = label_answers(self.actions, self.agent.tools, row_readers)
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
