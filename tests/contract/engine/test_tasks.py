@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from vedette.app.followers.notifications import notice_fields
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Forbidden
 from vedette.domain.event import ENVELOPE, TASK_TYPE, Event
@@ -228,6 +229,8 @@ async def test_a_task_without_progress_waits_for_a_person(tmp_path: Path) -> Non
         (stalled,) = fleet.entries("task.stalled")
         assert fleet.body(stalled["seq"]) == {"why": "5 turns made no progress"}
         assert fleet.app.metrics.total("stalls", agent="worker") == 1
+        # It is told to people, by its run.
+        assert notice_fields(stalled) == ("task.stalled", "worker", "", "", run)
         # Neither a restart nor another look takes it up or says it again.
         await fleet.restart()
         await fleet.wait_until_idle()
