@@ -1,8 +1,8 @@
 """Tools that the engine declares for an agent that takes work: to finish a task, to keep its items.
 
 They are ordinary tools, so that policy grants them and the ledger tells of them like all others;
-what performs them is the engine itself (`vedette.engine.context_tools`). They are transactional: what they
-write is part of the step.
+what performs them is the engine itself (`vedette.engine.context_tools`). They are transactional:
+what they write is part of the step.
 """
 
 from __future__ import annotations

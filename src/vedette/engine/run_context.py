@@ -167,10 +167,8 @@ class RunContext(Struct):
     @property
     def needs_turn(self) -> bool:
         """Say whether the reasoner is to be asked (first or again)."""
-        if self.run.turn == 0:
-            return True
         closed = all(row.is_final for row in self.actions)
-        return closed and not self._is_ended(self.actions, self.final)
+        return not self.run.turn or (closed and not self._is_ended(self.actions, self.final))
 
     def is_over(self, changed: Sequence[ActionRow], final: bool) -> bool:
         """Say whether the run is over once these actions stand: nothing more is asked, or done."""

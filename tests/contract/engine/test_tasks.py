@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from vedette.app.followers.notifications import notice_fields
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Forbidden
 from vedette.domain.event import ENVELOPE, TASK_TYPE, Event
@@ -227,6 +228,9 @@ async def test_a_task_without_progress_waits_for_a_person(tmp_path: Path) -> Non
         assert (found.state, found.waits, found.wake_us, found.turn) == ("waiting", "person", 0, 5)
         (stalled,) = fleet.entries("task.stalled")
         assert fleet.body(stalled["seq"]) == {"why": "5 turns made no progress"}
+        assert fleet.app.metrics.total("stalls", agent="worker") == 1
+        # It is told to people, by its run.
+        assert notice_fields(stalled) == ("task.stalled", "worker", "", "", run)
         # Neither a restart nor another look takes it up or says it again.
         await fleet.restart()
         await fleet.wait_until_idle()
@@ -389,3 +393,51 @@ async def test_what_is_no_order_of_a_task(tmp_path: Path) -> None:
         with pytest.raises(Forbidden):
             await dispatch(fleet.app.commands, "work_start", by_engine, args)
         assert fleet.entries("event.accepted") == []
+
+
+STATEFUL_JUDGE = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal
+
+
+class Judge(Base):
+    def blank(self):
+        return []
+
+    def observe(self, state, event):
+        state.append(event.id)
+        return len(state)
+
+    def judge(self, seen, briefing):
+        ids = ["a", "b"]
+        current = briefing.task["items"].get("current")
+        if briefing.turn == 1:
+            made = [Proposal("item.add", {"id": id, "title": id}) for id in ids]
+        elif current:
+            made = [Proposal("item.close", {"id": current["id"], "state": "done", "why": "read"})]
+        else:
+            made = [Proposal("task.finish", {"summary": briefing.task["goal"]})]
+        return Judgement(label=f"saw {seen}", confidence=1.0, proposals=tuple(made))
+
+    def dump(self, state):
+        return repr(state).encode()
+
+    def load(self, blob):
+        return eval(blob)
+"""
+
+
+@pytest.mark.parametrize("workers", [False, True], ids=["here", "in a worker"])
+async def test_a_judge_with_state_takes_many_turns(tmp_path: Path, workers: bool) -> None:
+    done = "version: 1\nconditions:\n  - {name: list, items: closed, at_least: 2}\n"
+    fleet = toy_fleet(tmp_path, World(), workers=workers, work="{}", done=done)
+    (tmp_path / "content/agents/worker/judge.py").write_text(STATEFUL_JUDGE)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).state, run_of(fleet, run).turn) == ("done", 4)
+        labels = [turn["label"] for turn in fleet.app.store.runs.turns(run)]
+        assert labels == ["saw 1"] * 4
+        row = fleet.app.store.runs.actions(run)[-1]
+        assert row.tool == "task.finish"
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
