@@ -64,17 +64,16 @@ class RunContext(Struct):
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
-    model, `reservation` its worst case, booked; `used` is what its turns have used and booked, by
-    unit (None: to be read); `slots` is the room for actions of the step that is
-    being made. `fresh_actions` has the actions that were decided here, by id, with the registry
-    they were bound under and their record. `started_here` are actions whose durable start this
-    handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
-    `is_loaded` says that turns of it were recorded before this, `is_resumed` that anything was:
-    it waited, or failed, or its process ended. `subject` is what the bodies of its
-    entries are found by, beside its event; `told_readers` may read all that its model was told.
-    `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
-    `is_deferred` says that its judge left it to its model, in its first turn. A task's run has its
-    progress as `task`; `task_told` is what its turn is told.
+    model, `reservation` its worst case, booked; `used` what its turns used and booked (None: to be
+    read); `slots` is the room for actions of the step that is being made. `fresh_actions` has the
+    actions that were decided here, by id, with the registry they were bound under and their record.
+    `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
+    whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
+    recorded before this, `is_resumed` that anything was: it waited, or failed, or its process
+    ended. `subject` is what the bodies of its entries are found by, beside its event;
+    `told_readers` may read all that its model was told. `accepted_us` is when its event was
+    accepted (0: that was not read). `is_deferred` says that its judge left it to its model, in its
+    first turn. A task's run has its progress as `task`; `task_told` is what its turn is told.
     """
 
     services: Services
@@ -234,24 +233,15 @@ class RunContext(Struct):
         if self.task is not None:
             self.task_told = self.task.tell(self.actions, self.collection_row)
         briefing = Briefing(
-            run=run.id,
-            agent=agent.name,
-            key=run.key,
-            position=run.position,
-            previous=self.previous,
-            turn=run.turn + 1,
-            event=self.event,
-            charter=agent.charter,
-            registry=services.registry,
-            memories=self.memories,
-            row=self.collection_row,
-            turns=past,
+            run=run.id, agent=agent.name, key=run.key, position=run.position,
+            previous=self.previous, turn=run.turn + 1, event=self.event, charter=agent.charter,
+            registry=services.registry, memories=self.memories, row=self.collection_row, turns=past,
             model=self.model_call.model.name if agent.model and self.model_call else "",
-            opinion=opinion,
-            task=self.task_told,
-        )
-        history = None if self.task is None else self.task.history
-        return history.complete(briefing, self.actions, agent.tools) if history else briefing
+            opinion=opinion, task=self.task_told,
+        )  # fmt: skip
+        if self.task is None:
+            return briefing
+        return self.task.history.complete(briefing, self.actions, agent.tools)
 
     def _own_row(self) -> Mapping[str, Any]:
         collection = self.agent.collection
