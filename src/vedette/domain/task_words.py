@@ -28,7 +28,6 @@ class TaskWords(Struct, frozen=True):
     notes: tuple[Mapping[str, Any], ...] = ()
     turn: int = 0
     at_us: int = 0
-    stalled: bool = False
     paused: bool = False
     cancelled: bool = False
 
@@ -42,14 +41,13 @@ class TaskWords(Struct, frozen=True):
         """Return what entries of TASK_KINDS come to, oldest first, each with its body if any."""
         notes: list[Mapping[str, Any]] = []
         turn = at_us = 0
-        stalled = paused = cancelled = False
+        paused = cancelled = False
         for entry, body in entries:
             kind = entry["kind"]
-            stalled = kind == STALLED or (stalled and kind == PAUSED)
             paused = kind == PAUSED or (paused and kind not in (RESUMED, STEERED))
             cancelled = cancelled or kind == CANCELLED
             if kind in (RESUMED, STEERED):
                 turn, at_us = int(entry["turn"]), int(entry["at"])
             if kind == STEERED and body is not None:
                 notes.append({"by": entry["actor"], "at_us": at_us, "note": body["note"]})
-        return cls(tuple(notes[-_MOST_NOTES:]), turn, at_us, stalled, paused, cancelled)
+        return cls(tuple(notes[-_MOST_NOTES:]), turn, at_us, paused, cancelled)

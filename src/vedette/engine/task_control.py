@@ -35,10 +35,9 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
         why = task.find_stall(context.agent, context.run, context.actions, now)
         if not why:
             return False
-        if not task.words.stalled:
-            services.metrics.count("stalls", agent=context.agent.name)
-            body = context.body({"why": why})
-            drafts.append(context.entry(STALLED, wait="person", turn=context.run.turn, body=body))
+        services.metrics.count("stalls", agent=context.agent.name)
+        body = context.body({"why": why})
+        drafts.append(context.entry(STALLED, wait="person", turn=context.run.turn, body=body))
     run = context.run
     if drafts or (run.state, run.waits, run.wake_us) != ("waiting", "person", 0):
         await context.commit(context.build_step(drafts, [], now, **_WAIT))

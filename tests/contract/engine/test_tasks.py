@@ -227,6 +227,7 @@ async def test_a_task_without_progress_waits_for_a_person(tmp_path: Path) -> Non
         assert (found.state, found.waits, found.wake_us, found.turn) == ("waiting", "person", 0, 5)
         (stalled,) = fleet.entries("task.stalled")
         assert fleet.body(stalled["seq"]) == {"why": "5 turns made no progress"}
+        assert fleet.app.metrics.total("stalls", agent="worker") == 1
         # Neither a restart nor another look takes it up or says it again.
         await fleet.restart()
         await fleet.wait_until_idle()

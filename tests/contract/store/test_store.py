@@ -17,7 +17,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StateNotKept, StoreBusy
+from vedette.domain.base.errors import (
+    AlreadyDone,
+    BadCommand,
+    BadStore,
+    NotFound,
+    StateNotKept,
+    StoreBusy,
+)
 from vedette.domain.budget import FLEET, BudgetCap, BudgetRaise
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
@@ -227,6 +234,8 @@ async def test_a_step_is_durable_with_everything_in_it(store: Store, opener: Ope
     assert again.runs.actions(run.id) == [row]
     assert again.runs.action(row.id) == row
     assert again.runs.row("incidents", "pump") == {"state": "open"}
+    assert again.runs.rows("incidents") == {"pump": {"state": "open"}}
+    assert again.runs.rows("incident") == {}
     assert again.runs.turns(run.id) == [{"text": "what was proposed"}]
     assert again.judge_states.history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
     assert [(agent, unit, amount) for agent, unit, _, amount in again.spend.by_minute(0)] == [
@@ -237,6 +246,36 @@ async def test_a_step_is_durable_with_everything_in_it(store: Store, opener: Ope
     assert [turn["n"], closed["n"]] == [1, 2]
     assert turn["cause"] == run.position
     assert closed["cause"] == turn["seq"]
+
+
+async def test_what_a_person_says_of_a_task_is_an_entry_of_its_run_and_wakes_it(
+    store: Store,
+) -> None:
+    (run,) = await accept_events(store, event(1))
+    said = Draft("task.steered", {"agent": run.agent, "actor": "person:ada"}, body=Body(b"{}"))
+    before = await store.commands.move_task(run.id, said, command="one")
+    after = store.runs.run(run.id)
+    assert after is not None
+    assert (before.steps, after.steps, after.entries) == (run.steps, run.steps + 1, 1)
+    assert after.wake_us == 1
+    ((seq, raw, body),) = store.ledger.run_entries(run.id, ("task.steered", "task.paused"))
+    assert (seq, orjson.loads(raw)["turn"], orjson.loads(raw)["n"], body) == (
+        after.last,
+        0,
+        1,
+        b"{}",
+    )
+    assert store.ledger.run_entries(run.id, ("task.paused",)) == []
+    # Whoever had the run finds that it was moved on.
+    late = await store.steps.commit(step(store, run))
+    assert late.status is not CommitStatus.COMMITTED
+    with pytest.raises(AlreadyDone):
+        await store.commands.move_task(run.id, said, command="one")
+    with pytest.raises(NotFound):
+        await store.commands.move_task("run_" + "0" * 32, said)
+    await store.steps.commit(step(store, after, state="done"))
+    with pytest.raises(BadCommand, match="has ended"):
+        await store.commands.move_task(run.id, said)
 
 
 async def test_a_row_can_be_deleted_and_spend_given_back(store: Store) -> None:
