@@ -49,8 +49,10 @@ def task_fleet(
     extra: Mapping[str, str] | None = None,
     charter: str = "note: known text",
     most: int = 1,
+    tool: str = "wire.send",
+    workers: bool = False,
 ) -> FleetHarness:
-    """Return a fleet, not opened, whose task is done after `most` greetings.
+    """Return a fleet, not opened, whose task is done after `most` calls of a tool.
 
     `room` are the bytes of a request, `window` the tokens of the model.
     """
@@ -67,10 +69,16 @@ def task_fleet(
         "limits/data.yaml": limits, "grants/data.yaml": grants, "budgets/data.yaml": _BUDGETS,
         **(extra or {}),
     }  # fmt: skip
-    done = f"version: 1\nconditions:\n  - {{name: greeted, action: wire.send, at_least: {most}}}\n"
+    done = f"version: 1\nconditions:\n  - {{name: greeted, action: {tool}, at_least: {most}}}\n"
     work = "{max_turns: 10000, no_progress: 50}"
     fleet = toy_fleet(
-        folder, world or World(), extra=policies, model_calls=100_000, work=work, done=done
+        folder,
+        world or World(),
+        extra=policies,
+        model_calls=100_000,
+        work=work,
+        done=done,
+        workers=workers,
     )
     agent = fleet.content / "agents" / "worker"
     (agent / "agent.py").unlink()

@@ -88,6 +88,31 @@ async def test_a_context_hands_off_before_it_is_full(tmp_path: Path, provider: s
         ]
 
 
+class Noter(Greeter):
+    """Writes a row in the place of each greeting."""
+
+    def answer(self, request: Request) -> tuple[Any, ...]:
+        said = super().answer(request)
+        if said[0].name != function("wire.send"):
+            return said
+        text = f"{self.sent} {self.text}"
+        return (FunctionCall("note_add", {"key": "ref:/event/subject", "text": text}),)
+
+
+async def test_a_model_in_a_worker_hands_off_too(tmp_path: Path) -> None:
+    """And a task that writes its own row keeps its context in between."""
+    model = Noter(9, "x" * 300)
+    with ModelServer(model) as server:
+        fleet = task_fleet(tmp_path, server, most=9, tool="note.add", workers=True)
+        async with fleet:
+            assert await work(fleet, job("1")) == "done"
+            assert {one.status for one in server.exchanges} == {200}
+            found = opens(fleet)
+    assert asked(model)
+    assert set(found) == {"first", "hand-off", ""}
+    assert fenced(model.requests[asked(model)[0] + 1], "hand-off")["by"] == "model"
+
+
 async def test_a_models_window_ends_a_context_too(tmp_path: Path) -> None:
     """By its tokens, as they were counted; no budget bounds the request."""
     model = Greeter(30)
