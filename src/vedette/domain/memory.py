@@ -189,11 +189,11 @@ class Briefing(Struct, frozen=True):
     `position` orders the events of a key; `previous` is the position the judge's state must be at.
     `anew` asks a model's reasoner to begin its context anew: the one before was refused.
     `model` names the entry of [models] that is to be asked, if the agent names one; `opinion` is
-    what the agent's judge thought of the event, if it deferred to the model. `notes` are turn
-    notes: what the run's last turn left for this one. `task` is empty unless
-    the run is a task, else it is told as JSON: `goal` (text), `conditions` (`name`, `held`, `why`
-    each) and `items` (`of`, `open`, `done`, `failed`, `set_aside` as counts; `current` is the item
-    that is worked on, if any).
+    what its judge thought of the event, if it deferred to the model. `notes` are turn notes:
+    what the run's last turn left for this one. `task` is empty unless the run is a task, else it is
+    told as JSON: `goal` (text), `conditions` (`name`, `held`, `why` each) and `items` (`of`,
+    `open`, `done`, `failed`, `set_aside` as counts; `current` is the item that is worked on, if
+    any).
     """
 
     __dataclass_fields__ = DataclassFields()

@@ -348,8 +348,7 @@ async def record_outcome(
             word = {"verified": True} if verified and state == "done" else {}
             drafts += stored
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
-            if context.is_over([after], context.final):
-                drafts.append(context.final_entry(1, len(context.actions)))
+            drafts += context.end_entries([after])
         step = context.build_step(drafts, [after], now)
         try:
             await context.commit(step)

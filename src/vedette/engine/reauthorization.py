@@ -67,8 +67,7 @@ async def commit_reauthorization(
                 )
             if counted_us and row.decided != "permit":
                 returns.append((ACTIONS, counted_us, 1))
-        if context.is_over(rows, context.final):
-            drafts.append(context.final_entry(1, len(context.actions)))
+        drafts += context.end_entries(rows)
         step = context.build_step(
             drafts,
             rows,

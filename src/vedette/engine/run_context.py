@@ -18,7 +18,6 @@ from vedette.domain.decision import (
     Approval,
     DecisionContext,
     DecisionRecord,
-    build_difference_entry,
 )
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event, subject_of
@@ -65,17 +64,16 @@ class RunContext(Struct):
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
     model, `reservation` its worst case, booked; `used` is what its turns have used and booked, by
-    unit (None: to be read); `slots` is the room for actions of the step that is
-    being made. `fresh_actions` has the actions that were decided here, by id, with the registry
-    they were bound under and their record. `started_here` are actions whose durable start this
-    handler wrote, `confirmed_absent` those whose target said after a restore that nothing happened.
-    `is_loaded` says that turns of it were recorded before this, `is_resumed` that anything was:
-    it waited, or failed, or its process ended. `subject` is what the bodies of its
-    entries are found by, beside its event; `told_readers` may read all that its model was told.
-    `accepted_us` is when its event was accepted; 0 if whoever opened it had not read that.
-    `is_deferred` says that its judge left it to its model, in its first turn. `code` runs the code
-    of a canary release; None: what runs the fleet's does. A task's run has its progress as `task`;
-    `task_told` is what its turn is told.
+    unit (None: to be read); `slots` is the room for actions of the step that is being made.
+    `fresh_actions` has the actions that were decided here, by id, with the registry they were bound
+    under and their record. `started_here` are actions whose durable start this handler wrote,
+    `confirmed_absent` those whose target said after a restore that nothing happened. `is_loaded`
+    says that turns of it were recorded before this, `is_resumed` that anything was: it waited, or
+    failed, or its process ended. `subject` is what the bodies of its entries are found by, beside
+    its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
+    was accepted (0: that was not read). `is_deferred` says that its judge left it to its model, in
+    its first turn. `code` runs the code of a canary release (None: it is the fleet's). A task's run
+    has its progress as `task`; `task_told` is what its turn is told.
     """
 
     services: Services
@@ -167,8 +165,10 @@ class RunContext(Struct):
     @property
     def needs_turn(self) -> bool:
         """Say whether the reasoner is to be asked (first or again)."""
-        closed = all(row.is_final for row in self.actions)
-        return not self.run.turn or (closed and not self._is_ended(self.actions, self.final))
+        if self.run.turn == 0:
+            return True
+        rows = self.actions
+        return not self._is_ended(rows, self.final) and all(row.is_final for row in rows)
 
     def is_over(self, changed: Sequence[ActionRow], final: bool) -> bool:
         """Say whether the run is over once these actions stand: nothing more is asked, or done."""
@@ -465,14 +465,6 @@ class RunContext(Struct):
             would=decision.would,
         )
 
-    def difference_entry(self, row: ActionRow, decision_record: DecisionRecord, back: int) -> Draft:
-        """Return the entry that says which engines differed about a permit that is now a deny."""
-        about = {"event": self.run.event, "agent": self.agent.name, "action_digest": row.digest}
-        found = build_difference_entry(
-            decision_record, "permit", action=row.id, tool=row.tool, **about
-        )
-        return replace(found, cause_offset=back)
-
     def effect_entry(
         self, kind: str, row: ActionRow, back: int, body: Body | None = None, **more: Any
     ) -> Draft:
@@ -487,6 +479,11 @@ class RunContext(Struct):
         """Return the run's last entry. `settled` is how many actions it had."""
         task = {} if self.task is None else self.task.closing_fields()
         return self.entry("run.closed", back=back, settled=settled, **task, **fields)
+
+    def end_entries(self, changed: Sequence[ActionRow]) -> list[Draft]:
+        """Return the run's last entry, if it is over once these actions stand."""
+        over = self.is_over(changed, self.final)
+        return [self.final_entry(1, len(self.actions))] if over else []
 
     # --- steps ------------------------------------------------------------------------------
 

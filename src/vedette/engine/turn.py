@@ -36,7 +36,7 @@ from vedette.domain.base.errors import (
     RepeatedProposal,
     Temporary,
 )
-from vedette.domain.decision import Decision
+from vedette.domain.decision import Decision, DecisionRecord, build_difference_entry
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
@@ -277,7 +277,7 @@ def decide_action(
             about = {"action": row.id, "tool": row.tool, "rule": row.rule}
             drafts.append(context.entry("notice.raised", back=len(drafts), **about))
     if decision_record.answers:
-        drafts.append(context.difference_entry(row, decision_record, len(drafts)))
+        drafts.append(difference_entry(context, row, decision_record, len(drafts)))
     return drafts
 
 
@@ -380,6 +380,15 @@ def _end_effect(context: RunContext, row: ActionRow, outcome: Outcome) -> Draft:
     row.effect = "done" if outcome.state == "done" else "failed"
     row.answer = tool_calls.answer_bytes(outcome)
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
+
+
+def difference_entry(
+    context: RunContext, row: ActionRow, decision_record: DecisionRecord, back: int
+) -> Draft:
+    """Return the entry that says which engines differed about a permit that is now a deny."""
+    about = {"event": context.run.event, "agent": context.agent.name, "action_digest": row.digest}
+    found = build_difference_entry(decision_record, "permit", action=row.id, tool=row.tool, **about)
+    return replace(found, cause_offset=back)
 
 
 def turn_entry(

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from vedette.app.sources import build_source
-from vedette.config.agent import FleetContext, tool_problems
 from vedette.config.agent_file import ToolFile
 from vedette.config.kinds import Errors
 from vedette.config.plugins import plugins
 from vedette.config.reserved_names import source_kinds
 from vedette.config.settings import read_settings
+from vedette.config.tool_table import tool_problems
 from vedette.config.yaml import Document
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, TOOLS
@@ -306,7 +306,5 @@ def test_a_tool_that_nobody_can_ask_about_does_not_settle_by_a_query(
     tool = ToolFile.check({**given, "settles": settles, "bell": {"hour": hour}}, (), errors)
     assert (errors, tool and tool.performer) == ([], "bell")
     shape: Any = SimpleNamespace(tools=[tool])
-    found_problems = tool_problems(
-        shape, Document("agent.yaml", {}), None, FleetContext("harbour", {}, {})
-    )
+    found_problems = tool_problems(shape, Document("agent.yaml", {}), None, {})
     assert [each.field for each in found_problems] == found

@@ -22,11 +22,11 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from msgspec import Struct
 
-from vedette.config.agent import tool_schema_problems
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
 from vedette.config.agent_folder import tool_summaries
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
+from vedette.config.tool_table import tool_schema_problems
 from vedette.config.yaml import read_yaml
 from vedette.domain.argument_schema import ArgumentSchema, offer_references
 from vedette.domain.artefact import ARTEFACT_TOOLS
