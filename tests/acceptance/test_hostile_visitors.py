@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -327,6 +328,7 @@ def edit(root: Path, *statements: str) -> None:
 
 
 def test_an_approval_that_nobody_gave_is_found(fleet: Visited, tmp_path: Path) -> None:
+    """It is no approval to the line either."""
     root = fleet.copy(tmp_path / "fleet")
     edit(
         root,
@@ -334,11 +336,16 @@ def test_an_approval_that_nobody_gave_is_found(fleet: Visited, tmp_path: Path) -
         "WHERE hold='open' AND tool='book.send'",
         "UPDATE run SET wake_us=1 WHERE state='waiting'",
     )
-    vedette(root, "resume", "--all", "--reason", "a test")
-    vedette(root, "run", "--until-idle", "--plain", **WORDS)
     verified = said(root, "verify")
     assert verified.code == 1, verified.out
     assert "the-cfo" in verified.out or "approv" in verified.out
+    settings = root / "vedette.toml"
+    settings.write_text(re.sub(r'(?m)^(http = ".*):\d+"$', r'\1:0"', settings.read_text()))
+    vedette(root, "resume", "--all", "--reason", "a test")
+    assert vedette(root, "run", "--until-idle", "--plain", **WORDS).code == 0
+    with contextlib.closing(sqlite3.connect(root / ".vedette" / "store.db")) as store:
+        sends = store.execute("SELECT hold, effect FROM action WHERE tool='book.send'").fetchall()
+    assert set(sends) <= {("open", None), ("denied", None)}  # asked again, or not permitted by now
 
 
 # What a hand on the store or beside it does, and no key.
