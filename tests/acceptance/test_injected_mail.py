@@ -100,6 +100,16 @@ WAYS: dict[str, tuple[ScriptedReasoner, str]] = {
 }  # fmt: skip
 
 
+def copy_content(to: Path) -> Path:
+    """Copy agents and memory as shipped, but for turns in which outcomes come back."""
+    ignore = shutil.ignore_patterns("__pycache__", ".mypy_cache", "evals")
+    for part in ("agents", "memory"):
+        shutil.copytree(checkout() / part, to / part, ignore=ignore)
+    declared = to / "agents/inbox_triage/agent.yaml"
+    declared.write_text(declared.read_text("utf-8").replace("max_turns: 1", "max_turns: 2"))
+    return to
+
+
 def fleet_of(
     folder: Path,
     reasoner: Reasoner | None = None,
@@ -118,6 +128,7 @@ def fleet_of(
     }
     policies = remove_tests(copy_policies(folder / "policies", policy))
     reasoners = None if reasoner is None else {"judge": reasoner}
+    content = content or copy_content(folder / "content")
     return FleetHarness(
         folder, content=content, policies=policies, reasoners=reasoners, targets=targets
     )
@@ -227,10 +238,7 @@ class Judge(Base):
 
 async def test_a_lying_judge_sends_nothing(tmp_path: Path) -> None:
     """It has no word to say where a value comes from: what is no action is refused as such."""
-    content = tmp_path / "content"
-    ignore = shutil.ignore_patterns("__pycache__", ".mypy_cache", "evals")
-    for part in ("agents", "memory"):
-        shutil.copytree(checkout() / part, content / part, ignore=ignore)
+    content = copy_content(tmp_path / "content")
     (content / "agents" / "inbox_triage" / "judge.py").write_text(LYING)
     async with fleet_of(tmp_path, content=content) as fleet:
         run = await receive(fleet)

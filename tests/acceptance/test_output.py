@@ -29,6 +29,7 @@ import pytest
 from tests.artefacts import LOOK, answer, artefact_fleet, long_text, say
 from tests.contract.store.test_migrate import unpacked
 from tests.said import START, environment
+from tests.work_fleet import write_work_fleet
 from tools import json_shapes
 
 import vedette.interfaces.cli
@@ -173,6 +174,7 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
     writes(made)
     dead(Scene(folder.parent / "toy", results, parent_scene.said))
     large(Scene(folder.parent / "large", results, parent_scene.said))
+    work(Scene(folder.parent / "work", results, parent_scene.said))
     older(Scene(folder.parent / "older", results, parent_scene.said))
     with ModelServer(mail_agent(args=FILED), keys=("test-key",)) as server:
         asked(Scene(folder.parent / "asked", results, parent_scene.said), server.url)
@@ -347,6 +349,20 @@ def large(made: Scene) -> None:
     id = asyncio.run(look())
     (made.folder / "vedette.toml").write_text(TOY, "utf-8")
     made.do("artefact show", id, "--length", "500")
+
+
+def work(made: Scene) -> None:
+    """The verbs of tasks, in a fleet of their own that takes some."""
+    write_work_fleet(made.folder)
+    why = ("--reason", "it came")
+    given = ("worker", "--goal", "Read the letter", "--done", "done.yaml", "--input", "number=7")
+    run = made.do("work start", *given, *why).answer["run"]
+    made.do("work list")
+    made.do("work steer", run, "--note", "begin with the end", *why)
+    made.do("work pause", run, *why)
+    made.do("work resume", run, *why)
+    made.do("work show", run)
+    made.do("work cancel", run, *why)
 
 
 def older(made: Scene) -> None:

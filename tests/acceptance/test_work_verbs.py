@@ -9,31 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.work_fleet import write_work_fleet
 
-from vedette.testing.harness import FleetHarness, copy_policies
-from vedette.testing.toy_fleet import GRANTS, WORK_GRANTS, World, write_agent
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy_fleet import World
 
 _START = [sys.executable, "-c", "from vedette.interfaces.cli import main; main()"]
 
 pytestmark = pytest.mark.slow
-
-JUDGE = """\
-from vedette.judging import Judge as Base
-from vedette.judging import Judgement, Proposal
-
-
-class Judge(Base):
-    def judge(self, seen, briefing):
-        done = Proposal("task.finish", {"summary": "as asked"})
-        if briefing.turn == 1:
-            one = Proposal("item.add", {"id": "a", "title": "the letter"})
-            return Judgement(label="at work", confidence=1.0, proposals=(one, done))
-        if briefing.task["items"].get("current"):
-            closed = Proposal("item.close", {"id": "a", "state": "done", "why": "read"})
-            return Judgement(label="at work", confidence=1.0, proposals=(closed,))
-        return Judgement(label="at work", confidence=1.0, proposals=(done,))
-"""
-DONE = "conditions:\n  - {name: list, items: closed, at_least: 1}\n"
 
 
 def vedette(fleet: Path, *words: str, code: int = 0) -> Any:
@@ -46,21 +29,7 @@ def vedette(fleet: Path, *words: str, code: int = 0) -> Any:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
-    folder = tmp_path / "fleet"
-    write_agent(
-        folder / "agents", "worker", reasoner="judge", max_turns=1, calls=0, work="{no_progress: 3}"
-    )
-    (folder / "agents/worker/judge.py").write_text(JUDGE)
-    (folder / "memory").mkdir()
-    copy_policies(
-        folder / "policies",
-        {"grants/data.yaml": GRANTS.format(name="worker", mode="act") + WORK_GRANTS},
-    )
-    (folder / "vedette.toml").write_text(
-        'fleet = "harbour"\n[targets.world]\nkind = "webhook"\nurl = "http://127.0.0.1:9/hook"\n'
-    )
-    (folder / "done.yaml").write_text(DONE)
-    return folder
+    return write_work_fleet(tmp_path / "fleet")
 
 
 def test_a_task_is_given_looked_at_and_steered_with_no_fleet_running(fleet: Path) -> None:
