@@ -138,7 +138,11 @@ class Plugins:
 
     def _find_fault(self, name: str, found: Any) -> str:
         """Say what an object lacks to be a plugin of the group; empty if it is one."""
+        from vedette.domain.work_tools import ENGINE_PERFORMERS
+
         base = _BASES[self._group]
+        if self._group == TOOLS and name in ENGINE_PERFORMERS:
+            return "has a name that is the engine's own"
         if not isinstance(found, base):
             return f"is no instance of {base.__name__}"
         if "table" not in base.__annotations__:

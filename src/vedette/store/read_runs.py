@@ -127,9 +127,10 @@ class RunReader:
         return [to_action(row) for row in self._database.rows(sql, (after, beside, limit))]
 
     def turns(self, run: str) -> list[Mapping[str, Any]]:
+        # Their content alone: what lies between may be megabytes.
         position = find_position(self._database, run)
-        turns = self._entries.of_events([position], kinds=("turn.reasoned",))
-        return list(_bodies_of(run, turns))
+        turns = self._bare.of_events([position], kinds=("turn.reasoned",))
+        return list(_bodies_of(run, self._entries.find_all(one.seq for one in turns).values()))
 
     def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
         position = find_position(self._database, run)
@@ -148,6 +149,16 @@ class RunReader:
                     _artefact_of(entry, self._entries.find(one.seq)),
                 )  # fmt: skip
         return None
+
+    def artefact_sizes(self, run: str) -> dict[str, int]:
+        about = find_position(self._database, run)
+        stored = self._bare.of_events([about], kinds=(STORED_KIND,))
+        entries = [orjson.loads(one.raw) for one in stored]
+        return {
+            artefact_id(entry["event"], entry["body"]): entry["size"]
+            for entry in entries
+            if entry["run"] == run
+        }
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         sql = 'SELECT data FROM "row" WHERE collection=? AND key=?'

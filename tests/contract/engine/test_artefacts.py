@@ -129,16 +129,17 @@ async def test_the_entry_tells_type_and_size_and_is_named_by_its_digest(tmp_path
         assert [seq + 1 for seq in (e["seq"] for e in fleet.entries("artefact.stored"))] == outcomes
 
 
-async def test_data_of_many_small_parts_become_one_artefact(tmp_path: Path) -> None:
-    data = {"items": [{"n": n, "name": f"item {n}"} for n in range(3000)]}
+async def test_of_many_small_parts_the_largest_member_becomes_one_artefact(tmp_path: Path) -> None:
+    data = {"total": 3000, "items": [{"n": n, "name": f"item {n}"} for n in range(3000)]}
     world = World(answer=answer(data))
     script = ScriptedReasoner(
-        [say(LOOK), lambda b: say(read(outcomes_of(b)[0]["artefact"], length=20))]
+        [say(LOOK), lambda b: say(read(outcomes_of(b)[0]["items"]["artefact"], length=20))]
     )
     async with artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk") as fleet:
         await settled(fleet, job("1"))
         told, part = outcomes_of(script.briefings[-1])
-        assert (told["type"], part["text"]) == ("application/json", '{"items":[{"n":0,"na')
+        assert (told["total"], told["items"]["type"]) == (3000, "application/json")
+        assert part["text"] == '[{"n":0,"name":"item'
 
 
 # --- who has none -------------------------------------------------------------------------------
@@ -233,9 +234,8 @@ async def test_another_runs_artefact_is_denied_by_name(tmp_path: Path) -> None:
         assert set(questions) == {"other"}
 
 
-async def test_an_id_in_an_event_hands_nothing_over_unless_the_engine_vouches(
-    tmp_path: Path,
-) -> None:
+async def test_an_id_in_an_event_hands_nothing_over(tmp_path: Path) -> None:
+    """Not even in data that the engine vouches for: erased, it would stay in another run."""
     world = World(answer=answer({"text": TEXT[:50_000]}))
     ids: list[str] = []
 
@@ -256,51 +256,14 @@ async def test_an_id_in_an_event_hands_nothing_over_unless_the_engine_vouches(
     async with fleet:
         await settled(fleet, job("1"))
         stranger = job("2", doc={"artefact": ids[0]})
-        # A sender who says that its data are vouched for is not believed.
-        await fleet.send(replace(stranger, vouched=ENVELOPE | {DATA}), vouched=False)
-        await fleet.wait_until_idle()
-        assert await denials(fleet, stranger) == [("deny", "artefact.other")] * 2
         tick = Event(
             schedule_source("harbour", "worker"), "3", TICK_TYPE, "handing", None,
             stranger.data, vouched=ENVELOPE | {DATA},
         )  # fmt: skip
-        await fleet.send(tick, vouched=False)
-        await fleet.wait_until_idle()
-        assert [one[0] for one in await denials(fleet, tick)] == ["permit", "permit"]
-        assert outcomes_of(script.briefings[-1])[0]["text"] == TEXT[:10]
-
-
-async def test_what_an_event_hands_over_is_as_secret_there(tmp_path: Path) -> None:
-    """Its run has read nothing else that is secret, and its event may be read by everybody."""
-    world = World(answer=answer({"text": TEXT[:50_000]}))
-    ids: list[str] = []
-    text = Ref("/outcome/0/text")
-
-    def first(briefing: Briefing) -> ReasonerJudgement:
-        handed = briefing.event.type == TICK_TYPE
-        return say(read(Ref("/event/data/doc/artefact"), length=10) if handed else LOOK)
-
-    def second(briefing: Briefing) -> ReasonerJudgement:
-        if briefing.event.type != TICK_TYPE:
-            ids.append(reference(briefing)["artefact"])
-            return say(final=True)
-        return say(Proposal("wire.send", {"to": Ref("/charter/desk"), "text": text}))
-
-    script = ScriptedReasoner([first, second])
-    fleet = artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk")
-    daily = "{daily: '03:00', name: handing}"
-    edit_agent(fleet, "worker", "[{on: worker.job}]", f"[{{on: worker.job}}, {daily}]")
-    edit_agent(fleet, "worker", *SECRET)
-    async with fleet:
-        await settled(fleet, job("1"))
-        source = schedule_source("harbour", "worker")
-        doc = {"doc": {"artefact": ids[0]}}
-        tick = Event(source, "3", TICK_TYPE, "handing", None, doc, vouched=ENVELOPE | {DATA})
-        await fleet.send(tick, vouched=False)
-        await fleet.wait_until_idle()
-        _, sent = fleet.actions(tick)
-        assert orjson.loads(sent.record)["readers"]["/text"] == ["hr@example.org"]
-        assert sent.decided == "deny"
+        for event in (stranger, tick):
+            await fleet.send(event, vouched=False)
+            await fleet.wait_until_idle()
+            assert await denials(fleet, event) == [("deny", "artefact.other")] * 2
 
 
 async def test_who_does_not_say_whose_it_is_has_it_denied(tmp_path: Path) -> None:
@@ -319,9 +282,9 @@ async def test_who_does_not_say_whose_it_is_has_it_denied(tmp_path: Path) -> Non
         asked = DecisionContext(agent, event, 1, services.clock.now_us())
         ruled = [
             services.gateway.decide(action, replace(asked, artefact=owner)).decision.rule
-            for owner in ("", "other", "mine", "own")
+            for owner in ("", "other", "mine", "handed", "own")
         ]
-        assert ruled == ["artefact.other"] * 3 + ["permit.tool"]
+        assert ruled == ["artefact.other"] * 4 + ["permit.tool"]
 
 
 async def test_a_denial_replays(tmp_path: Path) -> None:

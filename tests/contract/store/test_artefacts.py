@@ -62,7 +62,7 @@ def store(opener: Opener) -> Any:
 def outcome_drafts(run: Run, text: str = TEXT) -> tuple[str, list[Draft]]:
     """Return the id of an artefact, and the drafts of the step that keeps it."""
     outcome, ((artefact, body),) = extract_artefacts(
-        Outcome("done", {"id": 1, "text": text}), run.event, "pump", lambda: SALT,
+        Outcome("done", {"id": 1, "text": text}), run.event, "pump", lambda number: SALT,
         label="untrusted", readers=READERS,
     )  # fmt: skip
     row = action(run)
