@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import tracemalloc
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
@@ -19,17 +22,23 @@ from tests.artefacts import (
     say,
 )
 
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.agent import schedule_source
-from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS
+from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS, STORED_KIND
 from vedette.domain.base.canonical import canonical_json, salted_digest
+from vedette.domain.base.errors import Permanent
 from vedette.domain.decision import DecisionContext, evaluate_request
 from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.engine import artefacts
+from vedette.ledger.history.explain import explain
+from vedette.operations.permissions import PermissionQuery, effective_permissions
 from vedette.policy.replay import replay
+from vedette.store import segment
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, job, toy_fleet
@@ -329,6 +338,171 @@ async def test_a_range_that_is_none_fails(tmp_path: Path, wrong: dict[str, int])
         assert failed.effect == "failed"
         assert b"offset is at least 0" in (failed.answer or b"")
         assert orjson.loads(beyond.answer or b"")["data"]["text"] == ""
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note the last seq of each segment whose content is unpacked."""
+    seqs: list[int] = []
+    unpack = segment.unpack_bodies
+
+    def note(last: int, packed: bytes | None) -> Any:
+        seqs.append(last)
+        return unpack(last, packed)
+
+    monkeypatch.setattr(segment, "unpack_bodies", note)
+    return seqs
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_a_denied_read_unpacks_no_content_and_a_turns_reads_do_it_once(
+    tmp_path: Path, unpacked: list[int], is_granted: bool
+) -> None:
+    world = World(answer=answer({"text": TEXT}))
+    ids: list[str] = []
+
+    def reads(briefing: Briefing) -> ReasonerJudgement:
+        ids.append(reference(briefing)["artefact"])
+        # The first run's too, which the second may not read.
+        return say(*[read(one, offset=at) for one in ids for at in range(4)])
+
+    script = ScriptedReasoner([say(LOOK), reads])
+    async with artefact_fleet(
+        tmp_path, world, grant=is_granted, reasoners={"adk": script}, reasoner="adk"
+    ) as fleet:
+        await settled(fleet, job("1"))
+        await settled(fleet, job("2"))
+        seen = list(unpacked)
+        stored = [entry["seq"] for entry in fleet.entries("artefact.stored")]
+        assert [seen.count(seq) for seq in stored] == [int(is_granted)] * 2
+        found = [row for row in fleet.actions(job("2")) if row.tool == "artefact.read"]
+        assert [row.effect for row in found] == [None] * 4 + ["done" if is_granted else None] * 4
+
+
+async def test_one_turn_reads_no_more_artefacts_than_are_unpacked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefacts, "MAX_STEP_CHARS", 60_000)
+    world = World(answer=answer({"one": TEXT[:40_000], "other": TEXT[:90_000]}))
+
+    def reads(briefing: Briefing) -> ReasonerJudgement:
+        told = outcomes_of(briefing)[0]
+        one, other = told["one"]["artefact"], told["other"]["artefact"]
+        return say(read(one), read(one, offset=10), read(other))
+
+    def reads_on(briefing: Briefing) -> ReasonerJudgement:
+        return say(read(outcomes_of(briefing)[0]["other"]["artefact"]))
+
+    script = ScriptedReasoner([say(LOOK), reads, reads_on])
+    async with artefact_fleet(
+        tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=6
+    ) as fleet:
+        await settled(fleet, job("1"))
+        found = [row for row in fleet.actions(job("1")) if row.tool == "artefact.read"]
+        # One that is larger by itself is read all the same.
+        assert [row.effect for row in found] == ["done", "done", "failed", "done"]
+        assert b"read it in the next" in (found[2].answer or b"")
+
+
+def peak_of(work: Any) -> int:
+    """Return how many bytes were held at most while something was done."""
+    work()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_turns_and_explain_hold_no_more_than_one_artefact(tmp_path: Path) -> None:
+    """Though a run has many, and whoever lists its entries sees how each begins."""
+    size = 1_000_000
+    # As good as no compression: a segment is about as large as what is in it.
+    texts = [base64.b64encode(Random(n).randbytes(size * 3 // 4)).decode() for n in range(8)]
+    world = World(answer=answer({"text": texts[0]}))
+
+    def looks(briefing: Briefing) -> ReasonerJudgement:
+        world.answer = answer({"text": texts[len(outcomes_of(briefing))]})
+        return say(LOOK)
+
+    script = ScriptedReasoner([looks] * 8)
+    async with artefact_fleet(
+        tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=12
+    ) as fleet:
+        await settled(fleet, job("1"))
+        (run,), store = fleet.runs(job("1")), fleet.app.store
+        told = explain(store, run.id)["runs"][0]
+        assert len(store.runs.turns(run.id)) == len(told["judgements"]) == 9
+        items = [one["body"]["head"] for one in told["timeline"] if one["kind"] == STORED_KIND]
+        assert items == [text[:HEAD_CHARS] for text in texts]
+        assert peak_of(lambda: store.runs.turns(run.id)) < size // 2
+        # Packed, unpacked, parsed.
+        assert peak_of(lambda: explain(store, run.id)) < 5 * size
+
+
+async def test_a_dead_letter_is_taken_up_again_without_reading_artefacts(tmp_path: Path) -> None:
+    text = base64.b64encode(Random(1).randbytes(3_000_000)).decode()
+    world, is_broken = World(answer=answer({"text": text})), True
+
+    def breaks(briefing: Briefing) -> ReasonerJudgement:
+        if is_broken:
+            raise Permanent("it is broken")
+        return say(final=True)
+
+    script = ScriptedReasoner([say(LOOK), say(LOOK), breaks])
+    async with artefact_fleet(
+        tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=6
+    ) as fleet:
+        await settled(fleet, job("1"))
+        (run,) = fleet.runs(job("1"))
+        assert run.state == "dead"
+        is_broken = False
+        tracemalloc.start()
+        try:
+            await fleet.app.commands.redrive(fleet.order(), [run.id])
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < len(text) // 2
+        await fleet.wait_until_idle()
+        assert [one.state for one in fleet.runs(job("1"))] == ["done"]
+
+
+async def test_a_long_error_is_cut_and_says_so(tmp_path: Path) -> None:
+    long = Outcome("failed", error="e" * 3_000_000)
+    world = World(answer=lambda call: long if call.tool.startswith("book.") else None)
+    script = ScriptedReasoner([say(LOOK)])
+    async with artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk") as fleet:
+        await settled(fleet, job("1"))
+        (row,) = fleet.actions(job("1"))
+        said = orjson.loads(row.answer or b"")["error"]
+        assert said == "e" * artefacts.MAX_ERROR_CHARS + "… (cut: 3000000 characters)"
+
+
+# --- who asks what an agent may do --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_permissions_tell_of_reading_an_own_artefact(
+    tmp_path: Path, is_granted: bool
+) -> None:
+    async with artefact_fleet(tmp_path, World(), grant=is_granted) as fleet:
+        services = fleet.app.services
+        live, fleet_of = services.gateway, services.fleet
+        query = PermissionQuery(
+            fleet_of.agents["worker"], live.engine, live.policy_rev,
+            read_bundle(fleet.policies).files, {}, services.clock.now_us(),
+            lambda cron: pytest.fail(cron),
+        )  # fmt: skip
+        told = effective_permissions(query, fleet_of, [])
+        (found,) = [one for one in told["tools"] if one["tool"] == "artefact.read"]
+        assert (found["outcome"] == "permit") == is_granted
+        assert found["rule"] == ("permit.tool" if is_granted else "grant.tool")
+        assert ("artefact.read" in told["not_granted"]) == (not is_granted)
 
 
 # --- labels -------------------------------------------------------------------------------------
