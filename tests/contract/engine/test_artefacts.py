@@ -23,11 +23,12 @@ from tests.artefacts import (
 )
 
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.adapters.reasoners.adk.tools import read_declared_tools
 from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.agent import schedule_source
 from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS, STORED_KIND
 from vedette.domain.base.canonical import canonical_json, salted_digest
-from vedette.domain.base.errors import Permanent
+from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.decision import DecisionContext, evaluate_request
 from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
@@ -149,6 +150,18 @@ async def test_of_many_small_parts_the_largest_member_becomes_one_artefact(tmp_p
         told, part = outcomes_of(script.briefings[-1])
         assert (told["total"], told["items"]["type"]) == (3000, "application/json")
         assert part["text"] == '[{"n":0,"name":"item'
+
+
+def test_a_tool_of_the_same_name_in_adk_is_told_by_its_place(tmp_path: Path) -> None:
+    fleet = artefact_fleet(tmp_path, World(), reasoner="adk")
+    edit_agent(fleet, "worker", "book.look", "artefact_read")
+    folder = fleet.content / "agents" / "worker"
+    lines = (folder / "agent.yaml").read_text().splitlines()
+    (at,) = [number for number, line in enumerate(lines, 1) if "artefact_read" in line]
+    with pytest.raises(BadFleet) as refused:
+        read_declared_tools(folder)
+    assert str(refused.value.where).startswith(f"worker/agent.yaml:{at}: tools[6].name")
+    assert refused.value.mend == "rename 'artefact_read'"
 
 
 # --- who has none -------------------------------------------------------------------------------
