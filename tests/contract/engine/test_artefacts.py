@@ -70,7 +70,7 @@ async def settled(fleet: FleetHarness, *events: Any) -> None:
     await fleet.wait_until_idle(60)
 
 
-async def test_two_megabytes_are_told_by_reference_and_read_in_ranges(tmp_path: Path) -> None:
+async def test_a_text_is_told_by_reference_and_read_in_ranges(tmp_path: Path) -> None:
     world = World(answer=answer({"id": 7, "text": TEXT}))
     script = ScriptedReasoner([say(LOOK), *[reads_all] * 12])
     async with artefact_fleet(
@@ -522,7 +522,7 @@ async def test_permissions_tell_of_reading_an_own_artefact(
 
 
 async def test_what_is_read_is_as_secret_as_what_it_was_read_of(tmp_path: Path) -> None:
-    """By whatever way the id came: named by value, or by an event that everybody may read."""
+    """Though the id that was named by value says nothing of that."""
     world = World(answer=answer({"text": TEXT[:50_000]}))
 
     def sends(briefing: Briefing) -> ReasonerJudgement:
