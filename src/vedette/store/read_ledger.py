@@ -75,11 +75,12 @@ class LedgerReader:
 
     def run_entries(self, run: str, kinds: Sequence[str]) -> list[EntryWithBody]:
         about = find_position(self._database, run)
-        return [
-            (one.seq, one.raw, one.data)
-            for one in self._entries.of_events([about], kinds=kinds)
+        of_run = [
+            one.seq
+            for one in self._bare.of_events([about], kinds=kinds)
             if orjson.loads(one.raw).get("run") == run
         ]
+        return [(one.seq, one.raw, one.data) for one in self._entries.find_all(of_run).values()]
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         return [(one.seq, one.raw) for one in self._bare.read(after, limit)]

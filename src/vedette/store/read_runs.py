@@ -135,8 +135,9 @@ class RunReader:
 
     def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
         position = find_position(self._database, run)
-        turns = self._entries.of_event_back(position, kind="turn.reasoned", before=before)
-        return _bodies_of(run, turns)
+        turns = self._bare.of_event_back(position, kind="turn.reasoned", before=before)
+        found = (self._entries.find(one.seq) for one in turns)
+        return _bodies_of(run, (one for one in found if one is not None))
 
     def artefact(self, id: str) -> StoredArtefact | None:
         if ARTEFACT_ID.fullmatch(id) is None:

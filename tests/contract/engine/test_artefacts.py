@@ -453,6 +453,10 @@ async def test_turns_and_explain_hold_no_more_than_one_artefact(tmp_path: Path) 
         items = [one["body"]["head"] for one in told["timeline"] if one["kind"] == STORED_KIND]
         assert items == [text[:HEAD_CHARS] for text in texts]
         assert peak_of(lambda: store.runs.turns(run.id)) < size // 2
+        assert peak_of(lambda: list(store.runs.turns_back(run.id))) < size // 2
+        kinds = ("turn.reasoned", "effect.done")
+        assert len(store.ledger.run_entries(run.id, kinds)) == 17
+        assert peak_of(lambda: store.ledger.run_entries(run.id, kinds)) < size // 2
         # Packed, unpacked, parsed.
         assert peak_of(lambda: explain(store, run.id)) < 5 * size
 
