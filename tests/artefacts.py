@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,17 @@ def outcomes_of(briefing: Briefing) -> list[dict[str, Any]]:
         for answer in turn["answers"]
         if answer["status"] == "done"
     ]
+
+
+def find_references(value: Any) -> Iterator[str]:
+    """Yield the ids that are told of in the form of a reference anywhere in a value."""
+    if isinstance(value, dict):
+        if isinstance(id := value.get("artefact"), str):
+            yield id
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from find_references(item)
 
 
 def read(id: Any, **range: int) -> Proposal:

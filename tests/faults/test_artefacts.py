@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.artefacts import LOOK, answer, artefact_fleet, long_text, outcomes_of, read, say
+from tests.artefacts import (
+    LOOK,
+    answer,
+    artefact_fleet,
+    find_references,
+    long_text,
+    outcomes_of,
+    read,
+    say,
+)
 
-from vedette.domain.artefact import find_references
 from vedette.domain.base import failpoint
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement

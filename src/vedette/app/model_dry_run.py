@@ -7,7 +7,7 @@ it was told, what it would have said to that is not on record, and the trial end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -55,7 +55,7 @@ SCHEMA = "vedette.try-model/1"
 class RecordedEvent(Struct, frozen=True):
     """What the ledger has of a model's turns on an event: the event, the turns, and the rows of
     their actions. `release` is the agent's for which its model took the first, `judged` what its
-    judge said before it deferred to the model.
+    judge said before it deferred to the model, `artefacts` the ids of the run's.
     """
 
     event: Event
@@ -65,6 +65,7 @@ class RecordedEvent(Struct, frozen=True):
     release: str
     models: Sequence[str]
     judged: ReasonerJudgement | None = None
+    artefacts: Collection[str] = ()
 
     def find_end(self, action: Action) -> KnownEnd:
         """Return what the ledger says came of an action; nothing if it was another than this."""
@@ -120,6 +121,7 @@ def load_recorded_event(
         str(first.get("release", "")),
         list(dict.fromkeys(turn.model for turn in turns if turn.model)),
         judged,
+        store.runs.artefact_sizes(run.id).keys(),
     )
 
 
@@ -242,6 +244,8 @@ async def try_model_event(
         trials.open_trial(ends, reasoner) as trial,
     ):
         end_reading()
+        if recorded is not None:
+            trial.artefacts.on_record = recorded.artefacts
         if recorded is not None and recorded.judged is not None:
             trial.judge = _RecordedJudge(recorded.judged)
         elif trial.judge is not None:

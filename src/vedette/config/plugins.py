@@ -139,6 +139,8 @@ class Plugins:
     def _find_fault(self, name: str, found: Any) -> str:
         """Say what an object lacks to be a plugin of the group; empty if it is one."""
         base = _BASES[self._group]
+        if self._group == TOOLS and _is_engine_performer(name):
+            return "has a name that is the engine's own"
         if not isinstance(found, base):
             return f"is no instance of {base.__name__}"
         if "table" not in base.__annotations__:
@@ -156,6 +158,12 @@ class Plugins:
         if not (isinstance(kind, OneOf) and kind.values == (name,)):
             return f"has a table without kind: Literal[{name!r}]"
         return "" if "name" in fields else "has a table without a name"
+
+
+def _is_engine_performer(name: str) -> bool:
+    from vedette.domain.work_tools import ENGINE_PERFORMERS
+
+    return name in ENGINE_PERFORMERS
 
 
 REINSTALL = "install vedette anew (in a checkout: make setup), its entry points are missing"

@@ -11,10 +11,11 @@ A run's own tool `artefact.read` returns ranges of the content.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -45,8 +46,8 @@ READERS = "readers"
 TEXT, JSON = "text/plain", "application/json"
 
 Label = Literal["trusted", "untrusted"]
-# Whose artefact an action names: its run's own, one that its event hands over, or neither.
-Owner = Literal["own", "handed", "other"]
+# Whose artefact an action names: its run's own, or not.
+Owner = Literal["own", "other"]
 
 
 class Artefact(Struct, frozen=True):
@@ -127,7 +128,7 @@ class _Collector:
     """Takes texts out of an outcome's data, and gives references for them."""
 
     def __init__(
-        self, event: str, subject: str | None, draw_salt: Callable[[], bytes], label: Label,
+        self, event: str, subject: str | None, draw_salt: Callable[[int], bytes], label: Label,
         readers: Readers,
     ) -> None:  # fmt: skip
         self._event, self._subject, self._draw_salt = event, subject, draw_salt
@@ -136,7 +137,8 @@ class _Collector:
 
     def add(self, text: str, type: str) -> dict[str, Any]:
         """Take a text for an artefact; return its reference."""
-        artefact, salt = Artefact(text, type, self._label, self._readers), self._draw_salt()
+        artefact = Artefact(text, type, self._label, self._readers)
+        salt = self._draw_salt(len(self.found))
         body = artefact.to_body(salt, self._subject)
         self.found.append((artefact, body))
         return artefact.refer(artefact_id(self._event, salted_digest(salt, body.data)))
@@ -156,37 +158,70 @@ def extract_artefacts(
     outcome: Outcome,
     event: str,
     subject: str | None,
-    draw_salt: Callable[[], bytes],
+    draw_salt: Callable[[int], bytes],
     *,
     label: Label,
     readers: Readers,
 ) -> tuple[Outcome, Sequence[tuple[Artefact, Body]]]:
     """Return an outcome without what is too large in it, and the artefacts made of that.
 
-    Long texts are taken out, or else all its data as one. `draw_salt` returns other random bytes
-    each time; `label` and `readers` are those of the outcome. Raises ValueError for data that are
-    not JSON.
+    Long texts are taken out; if what is left is still too large, the largest members of the data
+    instead, until the rest fits; if it never does, all of the data as one. `draw_salt` returns
+    other bytes for each number; `label` and `readers` are those of the outcome. Raises ValueError
+    for data that are not JSON.
     """
     data = normalize_json(dict(outcome.data))
-    if len(canonical_json(data)) <= MAX_OUTCOME_BYTES:
+    raw = canonical_json(data)
+    if len(raw) <= MAX_OUTCOME_BYTES:
         return outcome, ()
     collector = _Collector(event, subject, draw_salt, label, readers)
     left = collector.take_texts(data)
     if len(canonical_json(left)) > MAX_OUTCOME_BYTES:
         collector = _Collector(event, subject, draw_salt, label, readers)
-        left = collector.add(canonical_json(data).decode(), JSON)
+        left = _take_members(collector, data, left)
+    if left is None:
+        collector = _Collector(event, subject, draw_salt, label, readers)
+        left = collector.add(raw.decode(), JSON)
     return replace(outcome, data=left), collector.found
 
 
-def find_references(value: Any) -> Iterator[str]:
-    """Yield the ids that are told of in the form of a reference anywhere in a value."""
-    if isinstance(value, Mapping):
-        if isinstance(id := value.get(REFERENCE), str):
-            yield id
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from find_references(item)
+def _take_members(
+    collector: _Collector, data: Mapping[str, Any], without_texts: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return data with references for the largest members, and for long texts in the others.
+
+    How large each is counts without its texts. Returns None if members are too small, or too many,
+    to get below the bound by.
+    """
+    sizes = {name: len(canonical_json(item)) for name, item in without_texts.items()}
+    excess = len(canonical_json(without_texts)) - MAX_OUTCOME_BYTES
+    left: dict[str, Any] = {}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if excess <= 0 or sizes[name] <= MIN_TEXT_CHARS:
+            break
+        left[name] = collector.add(canonical_json(data[name]).decode(), JSON)
+        excess += len(canonical_json(left[name])) - sizes[name]
+    if excess > 0:
+        return None
+    return {
+        name: left[name] if name in left else collector.take_texts(item)
+        for name, item in data.items()
+    }
+
+
+def abridge_body(data: bytes) -> bytes:
+    """Return an artefact's content with the beginning of its text (`head`) in the place of that.
+
+    What is no artefact's is returned as it is.
+    """
+    try:
+        # Not by orjson, which takes a dozen times the memory of a long text.
+        value = msgspec.json.decode(data)
+    except ValueError:
+        return data
+    if not isinstance(value, dict) or not isinstance(text := value.pop("text", None), str):
+        return data
+    return canonical_json({**value, "head": text[:HEAD_CHARS]})
 
 
 # --- the tool ---------------------------------------------------------------------------------

@@ -497,7 +497,7 @@ def deny_other_artefact(decision: Decision, raw: bytes) -> Decision:
     The engine's own rule and no bundle's, as `ask_person`: only the engine knows whose it is.
     """
     owner = (orjson.loads(raw).get("context") or {}).get("artefact")
-    if owner in (None, "own", "handed"):
+    if owner in (None, "own"):
         return decision
     return build_denial(OTHER_ARTEFACT_RULE, *decision.reasons, OTHER_ARTEFACT_RULE)
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.tool import Tool
 
-# What performs them, in the place of a plugin's name; no plugin of `vedette.tools` is called so.
+# What performs them, in the place of a plugin's name (`ENGINE_PERFORMERS`).
 WORK_PERFORMER = "work"
 FINISH_TOOL = "task.finish"
 ADD_ITEM_TOOL = "item.add"
@@ -93,3 +93,5 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
 
 # All that the engine performs itself: no action of an agent, so none that its budget counts.
 ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS})
+# Who performs those, so that no plugin of `vedette.tools` may have such a name.
+ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())

@@ -48,6 +48,7 @@ from vedette.domain.row_proof import (
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
+from vedette.engine.artefacts import ArtefactReads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_progress import TaskProgress
@@ -64,7 +65,8 @@ class RunContext(Struct):
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
     model, `reservation` its worst case, booked; `used` is what its turns have used and booked, by
-    unit (None: to be read); `slots` is the room for actions of the step that is being made.
+    unit (None: to be read); `slots` is the room for actions of the step that is being made,
+    `artefact_reads` what it reads of artefacts (None: nothing yet).
     `fresh_actions` has the actions that were decided here, by id, with the registry they were bound
     under and their record. `started_here` are actions whose durable start this handler wrote,
     `confirmed_absent` those whose target said after a restore that nothing happened. `is_loaded`
@@ -95,6 +97,7 @@ class RunContext(Struct):
     reservation: Reservation | None = None
     used: dict[str, int] | None = None
     slots: ActionSlots = field(default_factory=ActionSlots)
+    artefact_reads: ArtefactReads | None = None
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
@@ -500,6 +503,7 @@ class RunContext(Struct):
 
         `final` says that the reasoner asks for no other turn; `moves` are other fields of the step.
         """
+        self.artefact_reads = None
         rows = self.merge_actions(changed)
         standing = self.derive_standing(rows, self.final if final is None else final, now_us)
         stops_epoch = self.services.stops.epoch

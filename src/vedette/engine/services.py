@@ -18,6 +18,7 @@ from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, LossWindow, Run
 from vedette.domain.stop import StopState
 from vedette.engine.agreements import Agreements
+from vedette.engine.artefacts import RunArtefacts
 from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.circuit_breaker import CircuitBreakers
 from vedette.engine.key_state import KeyStates
@@ -67,6 +68,7 @@ class Services(Struct):
     models: Models = field(default_factory=Models)
     agreements: Agreements = field(default_factory=Agreements)
     parked_runs: ParkedRuns = field(default_factory=ParkedRuns)
+    artefacts: RunArtefacts = field(default_factory=RunArtefacts)
     rate_counters: RateCounters = field(default_factory=RateCounters)
     known_values: dict[str, tuple[object, object, KnownValues]] = field(default_factory=dict)
     run_journal: RunJournal | None = None

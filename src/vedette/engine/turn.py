@@ -50,7 +50,7 @@ from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
 from vedette.domain.task import PERSON_ASKED
 from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
-from vedette.engine import action_holds, artefacts, context_tools, tool_calls
+from vedette.engine import action_holds, context_tools, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -230,7 +230,7 @@ def decide_action(
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
     if action.tool.performer == ARTEFACT_PERFORMER:
-        owner = artefacts.find_owner(context, action)
+        owner = services.artefacts.find_owner(context, action)
         decision_context = replace(decision_context, artefact=owner)
     decision_record = services.gateway.decide(action, decision_context)
     action_holds.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
@@ -335,7 +335,7 @@ def write_rows(
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
     if action.tool.performer == ARTEFACT_PERFORMER:
-        return _end_effect(context, row, artefacts.read_artefact(context, action))
+        return _end_effect(context, row, services.artefacts.read(context, action))
     if action.tool.performer == WORK_PERFORMER:
         outcome, written = context_tools.perform(services, context, action)
         writes += written

@@ -10,7 +10,7 @@ asked as ever. A hold, or a call of which nobody knows what came, ends the run t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -19,6 +19,8 @@ from msgspec.structs import asdict, replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
+from vedette.domain.artefact import Owner
+from vedette.domain.base.canonical import SALT_BYTES, sha256_hex
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 from vedette.domain.budget import (
     FLEET,
@@ -47,8 +49,10 @@ from vedette.domain.readers import ReaderRule
 from vedette.domain.run import ActionRow, Lease, Run, Superseded
 from vedette.domain.tool import Tool
 from vedette.engine.agreements import Agreements
+from vedette.engine.artefacts import RunArtefacts
 from vedette.engine.handle import handle, run_to_completion
 from vedette.engine.reservation import priced_budget
+from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import coarse_answer
 from vedette.operations.evaluation import MAX_EVENT, ModelUsage, decide_in_act, to_stored_event
@@ -266,6 +270,36 @@ class TrialTools:
         tools.close()
 
 
+class TrialArtefacts(RunArtefacts):
+    """The artefacts of a trial: of its own outcomes, and those `on_record`, as they were read then.
+
+    Salts are a function of the action, so that ids are those of the recording: nothing is kept.
+    """
+
+    def __init__(self, gateway: TrialGateway, tools: TrialTools) -> None:
+        self._gateway = gateway
+        self._tools = tools
+        self.on_record: Collection[str] = ()
+
+    def draw_salt(self, action: str, number: int) -> bytes:
+        """Return the salt of an action's artefact, by its number."""
+        return bytes.fromhex(sha256_hex(f"{action} {number}".encode()))[:SALT_BYTES]
+
+    def find_owner(self, context: RunContext, action: Action) -> Owner:
+        """Say whose artefact an action names."""
+        known = action.args["id"] in self.on_record
+        return "own" if known else super().find_owner(context, action)
+
+    def read(self, context: RunContext, action: Action) -> Outcome:
+        """Return what a permitted read comes to, as far as that is known."""
+        if action.args["id"] not in self.on_record:
+            return super().read(context, action)
+        outcome = self._gateway.ends(action).outcome
+        if outcome is None:
+            self._tools.uncalled.setdefault(action.run, action.tool.name)
+        return outcome or Outcome("failed", error="was not read")
+
+
 class TrialReasoner(StatelessReasoner):
     """Asks another reasoner and notes what it answered; a run that cannot go on ends here."""
 
@@ -399,7 +433,9 @@ class Trial:
             live.engine, live.policy_rev, live.counts, ends=ends, stopped=stopped
         )
         self._tools = TrialTools(services.tool_executor, self.gateway)
+        self.artefacts = TrialArtefacts(self.gateway, self._tools)
         services.gateway, services.tool_executor = self.gateway, self._tools
+        services.artefacts = self.artefacts
 
     async def run(self, raw: Event, row: Mapping[str, Any] | None = None) -> TrialRun:
         """Take an event through the line; `row` is the agent's of its key before it.

@@ -251,8 +251,9 @@ def _build_asker(query: PermissionQuery, tool: Tool, trigger: str) -> _Ask:
         )  # fmt: skip
         stopped = tool.name in query.stopped
         decision_context = DecisionContext(
-            query.agent, _QUERY_EVENT, 1, query.now_us, stopped=stopped, trigger=trigger
-        )
+            query.agent, _QUERY_EVENT, 1, query.now_us, stopped=stopped, trigger=trigger,
+            artefact="own",
+        )  # fmt: skip
         # A gateway of its own: what it permits is counted nowhere.
         now = Gateway(query.engine, query.revision).decide(action, decision_context).decision
         if query.act_engine is None:

@@ -113,8 +113,9 @@ def _missing_content(database: Database, run: Run) -> str:
     if not entries.has_content(run.position):
         return "its content was erased"
     if run.turn:
-        turns = entries.of_events([run.position], kinds=("turn.reasoned",))
-        of_run = [one for one in turns if orjson.loads(one.raw).get("agent") == run.agent]
-        if sum(one.data is not None for one in of_run) < run.turn:
+        bare = EntryReader(database, content=False)
+        turns = bare.of_events([run.position], kinds=("turn.reasoned",))
+        of_run = [one.seq for one in turns if orjson.loads(one.raw).get("agent") == run.agent]
+        if sum(one.data is not None for one in entries.find_all(of_run).values()) < run.turn:
             return "its recorded turns were erased or archived"
     return ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from vedette.domain.artefact import STORED_KIND, abridge_body
 from vedette.domain.entry import is_body_of
 from vedette.domain.ports.ledger_reader import EntryWithBody, RawEntry
 from vedette.domain.row_proof import DECIDED_KIND, PROOF_KINDS, EntryRecord
@@ -22,7 +23,7 @@ from vedette.store.row_check import RowMismatch, find_mismatches, find_view_mism
 from vedette.store.row_mapper import find_position
 from vedette.store.schema import NEWEST_FRONTIER
 from vedette.store.segment import StoredEntry
-from vedette.store.stored_entries import EntryReader
+from vedette.store.stored_entries import EntryReader, kind_of
 
 
 class LedgerReader:
@@ -54,19 +55,32 @@ class LedgerReader:
             sql = "SELECT seq FROM refused WHERE key=?"
             abouts += [seq for (seq,) in self._database.rows(sql, (value,))]
         found = (
-            (one.seq, one.raw, one.data)
-            for one in self._entries.of_events(abouts)
+            one
+            for one in self._bare.of_events(abouts)
             if column == "event" or orjson.loads(one.raw).get(column) == value
         )
-        return list(islice(found, limit))
+        raws = {one.seq: one.raw for one in islice(found, limit)}
+        content = dict(self._read_content(raws))
+        return [(seq, raw, content.get(seq)) for seq, raw in raws.items()]
+
+    def _read_content(self, raws: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | None]]:
+        """Yield (seq, content) of entries: of an artefact, read alone, no more than its head."""
+        artefacts = [seq for seq, raw in raws.items() if kind_of(raw) == STORED_KIND]
+        for one in self._entries.find_all(raws.keys() - artefacts).values():
+            yield one.seq, one.data
+        for seq in artefacts:
+            stored = self._entries.find(seq)
+            if stored is not None and stored.data is not None:
+                yield seq, abridge_body(stored.data)
 
     def run_entries(self, run: str, kinds: Sequence[str]) -> list[EntryWithBody]:
         about = find_position(self._database, run)
-        return [
-            (one.seq, one.raw, one.data)
-            for one in self._entries.of_events([about], kinds=kinds)
+        of_run = [
+            one.seq
+            for one in self._bare.of_events([about], kinds=kinds)
             if orjson.loads(one.raw).get("run") == run
         ]
+        return [(one.seq, one.raw, one.data) for one in self._entries.find_all(of_run).values()]
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         return [(one.seq, one.raw) for one in self._bare.read(after, limit)]

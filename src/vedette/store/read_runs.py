@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import orjson
 
 from vedette.domain.artefact import (
@@ -127,14 +128,16 @@ class RunReader:
         return [to_action(row) for row in self._database.rows(sql, (after, beside, limit))]
 
     def turns(self, run: str) -> list[Mapping[str, Any]]:
+        # Their content alone: what lies between may be megabytes.
         position = find_position(self._database, run)
-        turns = self._entries.of_events([position], kinds=("turn.reasoned",))
-        return list(_bodies_of(run, turns))
+        turns = self._bare.of_events([position], kinds=("turn.reasoned",))
+        return list(_bodies_of(run, self._entries.find_all(one.seq for one in turns).values()))
 
     def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
         position = find_position(self._database, run)
-        turns = self._entries.of_event_back(position, kind="turn.reasoned", before=before)
-        return _bodies_of(run, turns)
+        turns = self._bare.of_event_back(position, kind="turn.reasoned", before=before)
+        found = (self._entries.find(one.seq) for one in turns)
+        return _bodies_of(run, (one for one in found if one is not None))
 
     def artefact(self, id: str) -> StoredArtefact | None:
         if ARTEFACT_ID.fullmatch(id) is None:
@@ -148,6 +151,16 @@ class RunReader:
                     _artefact_of(entry, self._entries.find(one.seq)),
                 )  # fmt: skip
         return None
+
+    def artefact_sizes(self, run: str) -> dict[str, int]:
+        about = find_position(self._database, run)
+        stored = self._bare.of_events([about], kinds=(STORED_KIND,))
+        entries = [orjson.loads(one.raw) for one in stored]
+        return {
+            artefact_id(entry["event"], entry["body"]): entry["size"]
+            for entry in entries
+            if entry["run"] == run
+        }
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         sql = 'SELECT data FROM "row" WHERE collection=? AND key=?'
@@ -217,7 +230,8 @@ def _artefact_of(entry: Mapping[str, Any], stored: StoredEntry | None) -> Artefa
     if stored is None or stored.salt is None or stored.data is None:
         return None
     is_whole = is_body_of(entry, stored.salt, stored.data)
-    return Artefact.from_body(orjson.loads(stored.data)) if is_whole else None
+    # Not by orjson, which takes a dozen times the memory of a long text.
+    return Artefact.from_body(msgspec.json.decode(stored.data)) if is_whole else None
 
 
 class RunSchedule:

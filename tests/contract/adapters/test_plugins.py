@@ -308,3 +308,16 @@ def test_a_tool_that_nobody_can_ask_about_does_not_settle_by_a_query(
     shape: Any = SimpleNamespace(tools=[tool])
     found_problems = tool_problems(shape, Document("agent.yaml", {}), None, {})
     assert [each.field for each in found_problems] == found
+
+
+@pytest.mark.parametrize("name", ["artefact", "work"])
+def test_no_plugin_has_the_name_by_which_the_engine_performs_its_own(site: Path, name: str) -> None:
+    """Its tools would be taken for the engine's, and their policy with them."""
+    wheel(site, "bell_wheel", TOOL, f"[{TOOLS}]\n{name} = bell_wheel:PLUGIN")
+    errors: Errors = []
+    given = {"name": "bell.ring", "verb": "ring", "resource": "bell", "sinks": []}
+    ToolFile.check({**given, "settles": "idempotent", name: {"hour": "noon"}}, (), errors)
+    (error,) = errors
+    assert error["loc"] == (name,)
+    assert "has a name that is the engine's own" in str(error)
+    assert "uninstall bell-wheel" in str(error)

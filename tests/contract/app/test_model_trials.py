@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.artefacts import READ_GRANT, answer, long_text
 from tests.model_server import KEY
 from tests.model_trials import (
     BELL,
@@ -512,3 +513,64 @@ def test_where_a_recording_cannot_be_written_there_is_one_error_and_no_other_fil
         fleet.cases(live=True, record=True)
     assert (refused.value.where or "").startswith("agents/worker/evals/recordings/")
     assert list(path.parent.iterdir()) == [path]
+
+
+# --- artefacts ----------------------------------------------------------------------------------
+
+
+def read_artefact(request: Request) -> Turn:
+    """Look, read of what was told by reference, be done."""
+    if request.turn == 0:
+        return Turn((FunctionCall("book_look", {"name": "all"}),))
+    if request.turn == 1:
+        id = request.results[0].content["data"]["text"]["artefact"]
+        return Turn((FunctionCall("artefact_read", {"id": id, "length": 20}),))
+    return Turn(("All is read.",))
+
+
+def fleet_with_artefacts(folder: Path, server: ModelServer) -> Fleet:
+    fleet = Fleet(folder, server)
+    fleet.edit("agent.yaml", "charter:", "artefacts: true\ncharter:")
+    grants = fleet.content / "policies/grants/data.yaml"
+    grants.write_text(grants.read_text() + READ_GRANT)
+    return fleet
+
+
+def test_a_recorded_run_that_read_an_artefact_is_tried_as_it_was(
+    tmp_path: Path, serve: Serve
+) -> None:
+    fleet = fleet_with_artefacts(tmp_path, serve(read_artefact))
+    fleet.world.answer = answer({"text": long_text(50_000)})
+    run_in_fleet(fleet)
+    told = fleet.attempt(JOB)
+    assert actions_of(told) == [
+        ("book.look", "permit", "done"), ("artefact.read", "permit", "done")
+    ]  # fmt: skip
+    assert (told["state_at_end"], len(told["turns"])) == ("done", 3)
+
+
+def test_what_was_not_read_then_is_not_made_up(tmp_path: Path, serve: Serve) -> None:
+    """Nor is it denied as another run's: the rules of today permit it."""
+    fleet = fleet_with_artefacts(tmp_path, serve(read_artefact))
+    fleet.world.answer = answer({"text": long_text(50_000)})
+    publish(fleet, (READ_GRANT, ""))
+    run_in_fleet(fleet)
+    grants = fleet.content / "policies/grants/data.yaml"
+    grants.write_text(grants.read_text() + READ_GRANT)
+    publish(fleet)
+    told = fleet.attempt(JOB)
+    assert actions_of(told)[1] == ("artefact.read", "permit", "would be called")
+    assert told["state_at_end"] == "uncalled"
+
+
+def test_a_recorded_case_with_a_large_outcome_is_not_stale(tmp_path: Path, serve: Serve) -> None:
+    """Its ids are those of its recording, however often it is tried."""
+    fleet = fleet_with_artefacts(tmp_path, serve(read_artefact))
+    text = long_text(50_000).replace("\n", " ")
+    outcomes = f"{{book.look: {{data: {{text: {json.dumps(text)}}}}}}}"
+    write_case(fleet, "j1", expect="permitted: [artefact.read, book.look]", outcomes=outcomes)
+    assert fleet.cases(live=True, record=True).ok
+    for _ in range(2):
+        result = fleet.cases()
+        assert (result.ok, result.ended) == (True, "done")
+        assert ("artefact.read", "permit", "permit.tool") in result.rules

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import tracemalloc
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
@@ -19,17 +22,24 @@ from tests.artefacts import (
     say,
 )
 
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.adapters.reasoners.adk.tools import read_declared_tools
 from vedette.domain.action import Proposal, bind_proposal
 from vedette.domain.agent import schedule_source
-from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS
+from vedette.domain.artefact import HEAD_CHARS, MAX_OUTCOME_BYTES, MAX_RANGE_CHARS, STORED_KIND
 from vedette.domain.base.canonical import canonical_json, salted_digest
+from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.decision import DecisionContext, evaluate_request
 from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.engine import artefacts
+from vedette.ledger.history.explain import explain
+from vedette.operations.permissions import PermissionQuery, effective_permissions
 from vedette.policy.replay import replay
+from vedette.store import segment
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, job, toy_fleet
@@ -60,7 +70,7 @@ async def settled(fleet: FleetHarness, *events: Any) -> None:
     await fleet.wait_until_idle(60)
 
 
-async def test_two_megabytes_are_told_by_reference_and_read_in_ranges(tmp_path: Path) -> None:
+async def test_a_text_is_told_by_reference_and_read_in_ranges(tmp_path: Path) -> None:
     world = World(answer=answer({"id": 7, "text": TEXT}))
     script = ScriptedReasoner([say(LOOK), *[reads_all] * 12])
     async with artefact_fleet(
@@ -129,16 +139,29 @@ async def test_the_entry_tells_type_and_size_and_is_named_by_its_digest(tmp_path
         assert [seq + 1 for seq in (e["seq"] for e in fleet.entries("artefact.stored"))] == outcomes
 
 
-async def test_data_of_many_small_parts_become_one_artefact(tmp_path: Path) -> None:
-    data = {"items": [{"n": n, "name": f"item {n}"} for n in range(3000)]}
+async def test_of_many_small_parts_the_largest_member_becomes_one_artefact(tmp_path: Path) -> None:
+    data = {"total": 3000, "items": [{"n": n, "name": f"item {n}"} for n in range(3000)]}
     world = World(answer=answer(data))
     script = ScriptedReasoner(
-        [say(LOOK), lambda b: say(read(outcomes_of(b)[0]["artefact"], length=20))]
+        [say(LOOK), lambda b: say(read(outcomes_of(b)[0]["items"]["artefact"], length=20))]
     )
     async with artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk") as fleet:
         await settled(fleet, job("1"))
         told, part = outcomes_of(script.briefings[-1])
-        assert (told["type"], part["text"]) == ("application/json", '{"items":[{"n":0,"na')
+        assert (told["total"], told["items"]["type"]) == (3000, "application/json")
+        assert part["text"] == '[{"n":0,"name":"item'
+
+
+def test_a_tool_of_the_same_name_in_adk_is_told_by_its_place(tmp_path: Path) -> None:
+    fleet = artefact_fleet(tmp_path, World(), reasoner="adk")
+    edit_agent(fleet, "worker", "book.look", "artefact_read")
+    folder = fleet.content / "agents" / "worker"
+    lines = (folder / "agent.yaml").read_text().splitlines()
+    (at,) = [number for number, line in enumerate(lines, 1) if "artefact_read" in line]
+    with pytest.raises(BadFleet) as refused:
+        read_declared_tools(folder)
+    assert str(refused.value.where).startswith(f"worker/agent.yaml:{at}: tools[6].name")
+    assert refused.value.mend == "rename 'artefact_read'"
 
 
 # --- who has none -------------------------------------------------------------------------------
@@ -233,9 +256,8 @@ async def test_another_runs_artefact_is_denied_by_name(tmp_path: Path) -> None:
         assert set(questions) == {"other"}
 
 
-async def test_an_id_in_an_event_hands_nothing_over_unless_the_engine_vouches(
-    tmp_path: Path,
-) -> None:
+async def test_an_id_in_an_event_hands_nothing_over(tmp_path: Path) -> None:
+    """Not even in data that the engine vouches for: erased, it would stay in another run."""
     world = World(answer=answer({"text": TEXT[:50_000]}))
     ids: list[str] = []
 
@@ -256,51 +278,14 @@ async def test_an_id_in_an_event_hands_nothing_over_unless_the_engine_vouches(
     async with fleet:
         await settled(fleet, job("1"))
         stranger = job("2", doc={"artefact": ids[0]})
-        # A sender who says that its data are vouched for is not believed.
-        await fleet.send(replace(stranger, vouched=ENVELOPE | {DATA}), vouched=False)
-        await fleet.wait_until_idle()
-        assert await denials(fleet, stranger) == [("deny", "artefact.other")] * 2
         tick = Event(
             schedule_source("harbour", "worker"), "3", TICK_TYPE, "handing", None,
             stranger.data, vouched=ENVELOPE | {DATA},
         )  # fmt: skip
-        await fleet.send(tick, vouched=False)
-        await fleet.wait_until_idle()
-        assert [one[0] for one in await denials(fleet, tick)] == ["permit", "permit"]
-        assert outcomes_of(script.briefings[-1])[0]["text"] == TEXT[:10]
-
-
-async def test_what_an_event_hands_over_is_as_secret_there(tmp_path: Path) -> None:
-    """Its run has read nothing else that is secret, and its event may be read by everybody."""
-    world = World(answer=answer({"text": TEXT[:50_000]}))
-    ids: list[str] = []
-    text = Ref("/outcome/0/text")
-
-    def first(briefing: Briefing) -> ReasonerJudgement:
-        handed = briefing.event.type == TICK_TYPE
-        return say(read(Ref("/event/data/doc/artefact"), length=10) if handed else LOOK)
-
-    def second(briefing: Briefing) -> ReasonerJudgement:
-        if briefing.event.type != TICK_TYPE:
-            ids.append(reference(briefing)["artefact"])
-            return say(final=True)
-        return say(Proposal("wire.send", {"to": Ref("/charter/desk"), "text": text}))
-
-    script = ScriptedReasoner([first, second])
-    fleet = artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk")
-    daily = "{daily: '03:00', name: handing}"
-    edit_agent(fleet, "worker", "[{on: worker.job}]", f"[{{on: worker.job}}, {daily}]")
-    edit_agent(fleet, "worker", *SECRET)
-    async with fleet:
-        await settled(fleet, job("1"))
-        source = schedule_source("harbour", "worker")
-        doc = {"doc": {"artefact": ids[0]}}
-        tick = Event(source, "3", TICK_TYPE, "handing", None, doc, vouched=ENVELOPE | {DATA})
-        await fleet.send(tick, vouched=False)
-        await fleet.wait_until_idle()
-        _, sent = fleet.actions(tick)
-        assert orjson.loads(sent.record)["readers"]["/text"] == ["hr@example.org"]
-        assert sent.decided == "deny"
+        for event in (stranger, tick):
+            await fleet.send(event, vouched=False)
+            await fleet.wait_until_idle()
+            assert await denials(fleet, event) == [("deny", "artefact.other")] * 2
 
 
 async def test_who_does_not_say_whose_it_is_has_it_denied(tmp_path: Path) -> None:
@@ -319,9 +304,9 @@ async def test_who_does_not_say_whose_it_is_has_it_denied(tmp_path: Path) -> Non
         asked = DecisionContext(agent, event, 1, services.clock.now_us())
         ruled = [
             services.gateway.decide(action, replace(asked, artefact=owner)).decision.rule
-            for owner in ("", "other", "mine", "own")
+            for owner in ("", "other", "mine", "handed", "own")
         ]
-        assert ruled == ["artefact.other"] * 3 + ["permit.tool"]
+        assert ruled == ["artefact.other"] * 4 + ["permit.tool"]
 
 
 async def test_a_denial_replays(tmp_path: Path) -> None:
@@ -368,11 +353,180 @@ async def test_a_range_that_is_none_fails(tmp_path: Path, wrong: dict[str, int])
         assert orjson.loads(beyond.answer or b"")["data"]["text"] == ""
 
 
+# --- what it costs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note the last seq of each segment whose content is unpacked."""
+    seqs: list[int] = []
+    unpack = segment.unpack_bodies
+
+    def note(last: int, packed: bytes | None) -> Any:
+        seqs.append(last)
+        return unpack(last, packed)
+
+    monkeypatch.setattr(segment, "unpack_bodies", note)
+    return seqs
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_a_denied_read_unpacks_no_content_and_a_turns_reads_do_it_once(
+    tmp_path: Path, unpacked: list[int], is_granted: bool
+) -> None:
+    world = World(answer=answer({"text": TEXT}))
+    ids: list[str] = []
+
+    def reads(briefing: Briefing) -> ReasonerJudgement:
+        ids.append(reference(briefing)["artefact"])
+        # The first run's too, which the second may not read.
+        return say(*[read(one, offset=at) for one in ids for at in range(4)])
+
+    script = ScriptedReasoner([say(LOOK), reads])
+    async with artefact_fleet(
+        tmp_path, world, grant=is_granted, reasoners={"adk": script}, reasoner="adk"
+    ) as fleet:
+        await settled(fleet, job("1"))
+        await settled(fleet, job("2"))
+        seen = list(unpacked)
+        stored = [entry["seq"] for entry in fleet.entries("artefact.stored")]
+        assert [seen.count(seq) for seq in stored] == [int(is_granted)] * 2
+        found = [row for row in fleet.actions(job("2")) if row.tool == "artefact.read"]
+        assert [row.effect for row in found] == [None] * 4 + ["done" if is_granted else None] * 4
+
+
+async def test_one_turn_reads_no_more_artefacts_than_are_unpacked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefacts, "MAX_STEP_CHARS", 60_000)
+    world = World(answer=answer({"one": TEXT[:40_000], "other": TEXT[:90_000]}))
+
+    def reads(briefing: Briefing) -> ReasonerJudgement:
+        told = outcomes_of(briefing)[0]
+        one, other = told["one"]["artefact"], told["other"]["artefact"]
+        return say(read(one), read(one, offset=10), read(other))
+
+    def reads_on(briefing: Briefing) -> ReasonerJudgement:
+        return say(read(outcomes_of(briefing)[0]["other"]["artefact"]))
+
+    script = ScriptedReasoner([say(LOOK), reads, reads_on])
+    async with artefact_fleet(
+        tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=6
+    ) as fleet:
+        await settled(fleet, job("1"))
+        found = [row for row in fleet.actions(job("1")) if row.tool == "artefact.read"]
+        # One that is larger by itself is read all the same.
+        assert [row.effect for row in found] == ["done", "done", "failed", "done"]
+        assert b"read it in the next" in (found[2].answer or b"")
+
+
+def peak_of(work: Any) -> int:
+    """Return how many bytes were held at most while something was done."""
+    work()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_turns_and_explain_hold_no_more_than_one_artefact(tmp_path: Path) -> None:
+    """Though a run has many, and whoever lists its entries sees how each begins."""
+    size = 1_000_000
+    # As good as no compression: a segment is about as large as what is in it.
+    texts = [base64.b64encode(Random(n).randbytes(size * 3 // 4)).decode() for n in range(8)]
+    world = World(answer=answer({"text": texts[0]}))
+
+    def looks(briefing: Briefing) -> ReasonerJudgement:
+        world.answer = answer({"text": texts[len(outcomes_of(briefing))]})
+        return say(LOOK)
+
+    script = ScriptedReasoner([looks] * 8)
+    async with artefact_fleet(
+        tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=12
+    ) as fleet:
+        await settled(fleet, job("1"))
+        (run,), store = fleet.runs(job("1")), fleet.app.store
+        told = explain(store, run.id)["runs"][0]
+        assert len(store.runs.turns(run.id)) == len(told["judgements"]) == 9
+        items = [one["body"]["head"] for one in told["timeline"] if one["kind"] == STORED_KIND]
+        assert items == [text[:HEAD_CHARS] for text in texts]
+        assert peak_of(lambda: store.runs.turns(run.id)) < size // 2
+        assert peak_of(lambda: list(store.runs.turns_back(run.id))) < size // 2
+        kinds = ("turn.reasoned", "effect.done")
+        assert len(store.ledger.run_entries(run.id, kinds)) == 17
+        assert peak_of(lambda: store.ledger.run_entries(run.id, kinds)) < size // 2
+        # Packed, unpacked, parsed.
+        assert peak_of(lambda: explain(store, run.id)) < 5 * size
+
+
+async def test_a_dead_letter_is_taken_up_again_without_reading_artefacts(tmp_path: Path) -> None:
+    text = base64.b64encode(Random(1).randbytes(3_000_000)).decode()
+    world, is_broken = World(answer=answer({"text": text})), True
+
+    def breaks(briefing: Briefing) -> ReasonerJudgement:
+        if is_broken:
+            raise Permanent("it is broken")
+        return say(final=True)
+
+    script = ScriptedReasoner([say(LOOK), say(LOOK), breaks])
+    async with artefact_fleet(
+        tmp_path, world, reasoners={"adk": script}, reasoner="adk", max_turns=6
+    ) as fleet:
+        await settled(fleet, job("1"))
+        (run,) = fleet.runs(job("1"))
+        assert run.state == "dead"
+        is_broken = False
+        tracemalloc.start()
+        try:
+            await fleet.app.commands.redrive(fleet.order(), [run.id])
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < len(text) // 2
+        await fleet.wait_until_idle()
+        assert [one.state for one in fleet.runs(job("1"))] == ["done"]
+
+
+async def test_a_long_error_is_cut_and_says_so(tmp_path: Path) -> None:
+    long = Outcome("failed", error="e" * 3_000_000)
+    world = World(answer=lambda call: long if call.tool.startswith("book.") else None)
+    script = ScriptedReasoner([say(LOOK)])
+    async with artefact_fleet(tmp_path, world, reasoners={"adk": script}, reasoner="adk") as fleet:
+        await settled(fleet, job("1"))
+        (row,) = fleet.actions(job("1"))
+        said = orjson.loads(row.answer or b"")["error"]
+        assert said == "e" * artefacts.MAX_ERROR_CHARS + "… (cut: 3000000 characters)"
+
+
+# --- who asks what an agent may do --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_permissions_tell_of_reading_an_own_artefact(
+    tmp_path: Path, is_granted: bool
+) -> None:
+    async with artefact_fleet(tmp_path, World(), grant=is_granted) as fleet:
+        services = fleet.app.services
+        live, fleet_of = services.gateway, services.fleet
+        query = PermissionQuery(
+            fleet_of.agents["worker"], live.engine, live.policy_rev,
+            read_bundle(fleet.policies).files, {}, services.clock.now_us(),
+            lambda cron: pytest.fail(cron),
+        )  # fmt: skip
+        told = effective_permissions(query, fleet_of, [])
+        (found,) = [one for one in told["tools"] if one["tool"] == "artefact.read"]
+        assert (found["outcome"] == "permit") == is_granted
+        assert found["rule"] == ("permit.tool" if is_granted else "grant.tool")
+        assert ("artefact.read" in told["not_granted"]) == (not is_granted)
+
+
 # --- labels -------------------------------------------------------------------------------------
 
 
 async def test_what_is_read_is_as_secret_as_what_it_was_read_of(tmp_path: Path) -> None:
-    """By whatever way the id came: named by value, or by an event that everybody may read."""
+    """Though the id that was named by value says nothing of that."""
     world = World(answer=answer({"text": TEXT[:50_000]}))
 
     def sends(briefing: Briefing) -> ReasonerJudgement:

@@ -62,7 +62,7 @@ def store(opener: Opener) -> Any:
 def outcome_drafts(run: Run, text: str = TEXT) -> tuple[str, list[Draft]]:
     """Return the id of an artefact, and the drafts of the step that keeps it."""
     outcome, ((artefact, body),) = extract_artefacts(
-        Outcome("done", {"id": 1, "text": text}), run.event, "pump", lambda: SALT,
+        Outcome("done", {"id": 1, "text": text}), run.event, "pump", lambda number: SALT,
         label="untrusted", readers=READERS,
     )  # fmt: skip
     row = action(run)
@@ -191,7 +191,7 @@ async def test_retention_takes_it_with_the_bodies_of_its_run(store: Any, tmp_pat
     assert report(store, tmp_path).findings == ()
 
 
-async def test_an_archive_takes_it_along(store: Any, tmp_path: Path) -> None:
+async def test_archived_and_trimmed_it_is_no_more_in_the_store(store: Any, tmp_path: Path) -> None:
     _, id = await keep(store)
     await keep(store, 2)
     upto = seq_of_first(store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 import orjson
@@ -21,7 +20,7 @@ from vedette.domain.artefact import (
     artefact_id,
     extract_artefacts,
 )
-from vedette.domain.base.canonical import normalized_json, salted_digest
+from vedette.domain.base.canonical import normalize_json, normalized_json, salted_digest
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Body
 
@@ -47,10 +46,9 @@ data = st.dictionaries(keys, values, max_size=4) | many
 
 def taken(answered: Mapping[str, Any]) -> tuple[Outcome, dict[str, tuple[Artefact, Body]]]:
     """Return the outcome with references, and artefacts by id."""
-    salts = count()
     outcome, found = extract_artefacts(
         Outcome("done", answered), EVENT, "pump",
-        lambda: next(salts).to_bytes(16, "big"), label="untrusted", readers=None,
+        lambda number: number.to_bytes(16, "big"), label="untrusted", readers=None,
     )  # fmt: skip
     by_id = {
         artefact_id(EVENT, salted_digest(body.salt or b"", body.data)): (artefact, body)
@@ -101,6 +99,30 @@ def test_what_is_left_is_within_the_bound(answered: dict[str, Any]) -> None:
     assert bool(by_id) == (size > MAX_OUTCOME_BYTES)
     if size <= MAX_OUTCOME_BYTES:
         assert outcome.data is answered
+
+
+scalars = st.dictionaries(keys, short | st.integers() | st.booleans(), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scalars, items, st.integers(3000, 4000))
+def test_small_members_stay_beside_a_large_one(
+    small: dict[str, Any], item: dict[str, Any], times: int
+) -> None:
+    """Whatever is not in the way of the bound is told as it was."""
+    large = [{"number": 1, **item}] * times
+    outcome, by_id = taken({**small, "large, by itself": large})
+    (id,) = by_id
+    assert outcome.data["large, by itself"] == by_id[id][0].refer(id)
+    assert {name: outcome.data[name] for name in small} == normalize_json(small)
+
+
+def test_the_largest_members_go_first_and_no_more_than_need_to() -> None:
+    sizes = {"c": 3_000, "a": 1_500, "b": 900}
+    answered = {name: ["four"] * (size // 2) for name, size in sizes.items()}
+    outcome, by_id = taken({**answered, "total": 7})
+    assert all(outcome.data[name] == answered[name] for name in ("a", "b"))
+    assert (outcome.data["c"]["type"], outcome.data["total"], len(by_id)) == (JSON, 7, 1)
 
 
 @settings(max_examples=200, deadline=None)

@@ -36,7 +36,10 @@ class LedgerReader(EntryLog, Protocol):
     def entry(self, seq: int) -> EntryWithBody | None: ...
 
     def entries(self, column: str, value: str, limit: int = 1000) -> list[EntryWithBody]:
-        """Return the entries of a run, event or action (`column`), oldest first."""
+        """Return the entries of a run, event or action (`column`), oldest first.
+
+        In the place of an artefact's text is its beginning (`domain.artefact.abridge_body`).
+        """
         ...
 
     def run_entries(self, run: str, kinds: Sequence[str]) -> list[EntryWithBody]:

@@ -127,6 +127,10 @@ class RunReader(Protocol):
         """Return what is known of an artefact; None if no entry stored one of this id."""
         ...
 
+    def artefact_sizes(self, run: str) -> Mapping[str, int]:
+        """Return how many characters each artefact of a run has, by id. No content is read."""
+        ...
+
     def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:
         """Yield the bodies of a run's recorded turns, newest first, as far as they are asked for.
 

@@ -253,6 +253,7 @@ class ArtefactEntry(EntryView, frozen=True):
     type = _Field[str]("what")
     size = _Field[int]("size")
     text = _Content[str | None]("text")
+    head = _Content[str | None]("head")
     label = _Content[str | None]("label")
     readers = _Content[Sequence[str] | None]("readers")
 
@@ -264,9 +265,10 @@ class ArtefactEntry(EntryView, frozen=True):
     def item(self) -> dict[str, Any]:
         """Return the entry as an item of a timeline, with the beginning of the text only."""
         item = super().item()
-        if isinstance(self.body, dict) and self.text is not None:
+        if isinstance(self.body, dict):
             kept = {name: self.body[name] for name in self.body if name != "text"}
-            item["body"] = {**kept, "artefact": self.id, "head": self.text[:HEAD_CHARS]}
+            head = self.head if self.text is None else self.text[:HEAD_CHARS]
+            item["body"] = {**kept, "artefact": self.id, "head": head}
         return item
 
     def without_content(self, fields: Mapping[str, Any]) -> EntryView:

@@ -158,9 +158,11 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
         twin = found.get(made.name)
         if twin is not None:
             what = f"{tool.name!r} and {twin.tool!r} are both {made.name!r} in ADK"
-            raise_first_error(
-                [document.problem(("tools", index, "name"), what, "rename one of the two")]
-            )
+            mend = "rename one of the two"
+            if index >= len(shape.tools):  # one of the engine's own stands nowhere in the file
+                index = [one.name for one in shape.tools].index(twin.tool)
+                mend = f"rename {twin.tool!r}"
+            raise_first_error([document.problem(("tools", index, "name"), what, mend)])
         found[made.name] = made
     return list(found.values())
 
