@@ -83,6 +83,17 @@ def _value(given, notes):
     return given
 '''
 
+# It writes, where an argument says so, how many texts the row has that it was shown.
+COUNTER_PY = READER_PY.replace(
+    '    if given == "$notes":\n',
+    '    if given == "$row":\n        return str(len(notes["row"]))\n    if given == "$notes":\n',
+).replace(
+    "        at = min(briefing.turn, len(turns)) - 1\n",
+    '        notes["row"] = briefing.row.get("texts", [])\n'
+    "        at = min(briefing.turn, len(turns)) - 1\n",
+)
+COUNT_ROW = note_proposal("$row")
+
 WRITE_NOTES = note_proposal("$notes")
 
 

@@ -547,15 +547,20 @@ class RunContext(Struct):
             if own_rows:
                 services.keys.cache_rows(own_rows)
             on_sent()
-        committed = await answer
+        try:
+            committed = await answer
+        except BaseException:
+            services.keys.forget_rows(own_rows)  # whether it stood is for the store to say
+            raise
         for alert in committed.alerts:
-            services.metrics.count(
-                "budget_alerts", agent=alert.name, unit=alert.unit, window=alert.span
-            )
+            about = {"agent": alert.name, "unit": alert.unit, "window": alert.span}
+            services.metrics.count("budget_alerts", **about)
         if committed.shortage is not None and committed.shortage.unit == ACTIONS:
             services.shortages[agent] = committed.shortage
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
             services.shortages.pop(agent, None)
+        if committed.status is not CommitStatus.COMMITTED:
+            services.keys.forget_rows(own_rows)  # whoever waits for the row is not to see these
         if on_sent is not None and committed.status not in _OF_THE_RUN:
             raise Superseded(f"others were judged ahead of this ({committed.status.value})")
         committed.raise_for_status()

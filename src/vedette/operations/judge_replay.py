@@ -269,14 +269,14 @@ class _Replay:
     async def _compare_later(
         self, key: str, step: RecordedJudgement, judge: JudgeRelease
     ) -> tuple[str, dict[str, Any]]:
-        """Judge a later turn in each way that the record leaves open; compare. Raises _Gone."""
+        """Judge a later turn again, twice if it is not alike; compare. Raises _NotRecomputable."""
         ((_, event),) = self._events([step.position])
         memories = self._memories(step, judge)
         told = self._tell_turns(step)
         recorded = step.recorded_fields()
-        rows = self._rows_before(judge, key, step)
+        (row,) = self._rows_before(judge, key, step)
         tries: list[dict[str, Any]] = []
-        for row, attempt in [*((row, 0) for row in rows), (rows[0], 1)]:
+        for attempt in (0, 1):
             # Its own copy each time: a judge may go on with the very notes that it was given.
             (_, turns, notes), task = deepcopy(told)
             briefing = Briefing(
@@ -284,13 +284,13 @@ class _Replay:
                 judge.agent.charter, self._registry, memories, row, turns, notes=notes, task=task,
             )  # fmt: skip
             tries.append(await self._reason(judge, step, briefing, None, attempt))
-            if tries[-1] == recorded and not attempt:
+            if tries == [recorded]:
                 return "", {}
         return "judgement" if tries[0] == tries[-1] else "not deterministic", tries[0]
 
     def _tell_turns(self, step: RecordedJudgement) -> tuple[ToldTurns, dict[str, Any]]:
         """Return what a later turn was told of those before it, and of its task (empty: it is
-        none). Raises _Gone for what is not as the ledger proves it.
+        none). Raises _NotRecomputable for what is not as the ledger proves it.
         """
         before = self._record.runs.turns(step.entry["run"])[: step.turn - 1]
         if [turn["turn"] for turn in before] != list(range(1, step.turn)):
@@ -396,7 +396,10 @@ class _Replay:
         judge: JudgeRelease,
         base: _Base | None,
     ) -> tuple[str, dict[str, Any]]:
-        """Judge an event, in each way that the record leaves open; compare. Raises _Gone."""
+        """Judge an event, in each way that the record leaves open; compare.
+
+        Raises _NotRecomputable.
+        """
         position = step.position
         ((_, event),) = self._events([position])
         memories = self._memories(step, judge)
@@ -455,7 +458,7 @@ class _Replay:
         return _replayed_fields(judgement, briefing.memories, briefing.turn)
 
     def _memories(self, step: RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
-        """Return the memories that an event was briefed with. Raises _Gone."""
+        """Return the memories that an event was briefed with. Raises _NotRecomputable."""
         cites = step.cites()
         if cites is None:
             raise _NotRecomputable(self._missing_reason(step.seq))
@@ -474,7 +477,9 @@ class _Replay:
     ) -> list[dict[str, Any]]:
         """Return the key's row as it was, and as it may have been when the briefing was written.
 
-        A run that goes on beside its key may have written it since. Raises _Gone.
+        A run that goes on beside its key may have written it since the first turn of another was
+        briefed. A later turn kept the row to itself (`engine.handle.holds_row`): of that there is
+        one. Raises _NotRecomputable.
         """
         if judge.agent.collection is None:
             return [{}]
@@ -482,7 +487,7 @@ class _Replay:
         if self._cut and not writes:
             raise _NotRecomputable(ARCHIVED)
         rows = [writes[-1][1] if writes else {}]
-        for at in range(len(writes) - 1, -1, -1):
+        for at in range(len(writes) - 1, -1, -1) if step.turn == 1 else ():
             if writes[at][0] < step.position:
                 break
             rows.append(writes[at - 1][1] if at else {})
@@ -496,7 +501,7 @@ class _Replay:
         return reasoner.fold_state(judge.agent.name, base.blob, since) or b""
 
     def _base(self, key_state: KeyState, agent_key: tuple[str, str], position: int) -> _Base:
-        """Return what the state before a position is made of. Raises _Gone."""
+        """Return what the state before a position is made of. Raises _NotRecomputable."""
         base = key_state.find_base(position)
         blob = key_state.blob if base else None
         if base and blob is None:
@@ -507,7 +512,7 @@ class _Replay:
         return _Base(base, blob, key_state.positions_between(base, position))
 
     def _events(self, positions: Sequence[int]) -> list[tuple[int, Event]]:
-        """Return the events at positions. Raises _Gone for one whose content is not there."""
+        """Return the events at positions. Raises _NotRecomputable for one that is not there."""
         found = []
         for position in positions:
             event = self._record.runs.event_at(position)
