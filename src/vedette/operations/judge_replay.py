@@ -30,10 +30,14 @@ from vedette.domain.memory import Briefing, Memory, cite_memories
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import unpack_row
-from vedette.domain.row_proof import find_outcome_fault
 from vedette.engine.task_history import read_told_task
 from vedette.engine.turn import judgement_fields, turn_body
-from vedette.engine.turn_history import ToldTurns, retell_task_turns, retell_turns
+from vedette.engine.turn_history import (
+    ToldTurns,
+    find_history_fault,
+    retell_task_turns,
+    retell_turns,
+)
 from vedette.operations.judge_key_state import JudgeRelease, KeyState
 from vedette.operations.judge_record import (
     JUDGEMENT_KINDS,
@@ -296,9 +300,8 @@ class _Replay:
         if [turn["turn"] for turn in before] != list(range(1, step.turn)):
             raise _NotRecomputable(ARCHIVED if self._cut else MISSING)
         rows = [row for row in self._record.runs.actions(step.entry["run"]) if row.turn < step.turn]
-        ended = [row for row in rows if row.effect in ("done", "failed") or row.answer]
-        entries = self._record.ledger.proof_entries([row.id for row in ended]) if ended else {}
-        if any(find_outcome_fault(row, entries[row.id]) is not None for row in ended):
+        fault = find_history_fault(self._record.ledger, step.entry["run"], before, rows)
+        if fault is not None or not all(row.is_final for row in rows):
             raise _NotRecomputable(MISSING)
         task = read_told_task([*before, step.body() or {}])
         told = (
