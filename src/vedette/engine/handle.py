@@ -138,7 +138,7 @@ async def take_turn(
     """
     if not context.spends:
         if context.run.turn:
-            check_turn_limit(context)
+            check_turn_limit(context, context.run.turn)
         if context.event.is_undo:
             on_sent = None
         if not holds_row(context):
@@ -324,8 +324,9 @@ async def ask_reasoner(
 ) -> ReasonerJudgement:
     """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
-    Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
-    decided, and the caller makes the run a dead letter.
+    Raises BadConfidence for a judgement that does not say how sure it is, and TurnLimit for a
+    judge's that asks for a turn too many: nothing it proposes is decided, and the caller makes the
+    run a dead letter.
 
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
@@ -348,7 +349,11 @@ async def ask_reasoner(
     if context.run.turn and context.is_judged:
         # Whatever its code says: the key's state may be events ahead.
         judgement = replace(judgement, checkpoint=None, observed=False)
-    return judgement if agent.cascade is None else defer_unsure(agent.cascade, judgement)
+    if agent.cascade is not None:
+        return defer_unsure(agent.cascade, judgement)
+    if context.is_judged and not judgement.final:
+        check_turn_limit(context, context.run.turn + 1)  # now, as nothing of it is decided yet
+    return judgement
 
 
 async def _ask_timed(

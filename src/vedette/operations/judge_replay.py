@@ -72,6 +72,10 @@ class JudgeProvider(Protocol):
         """Say whether an agent has a judge, or had one: False if a model reasons for it."""
         ...
 
+    def has_cascade(self, agent: str) -> bool:
+        """Say whether an agent has a cascade: its judge has each run's first turn."""
+        ...
+
     def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
         """Return the judge that is made of what `digest` names, as of an instant; None without."""
         ...
@@ -211,12 +215,16 @@ class _Replay:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
         event = self._record.runs.event_at(step.position)
         own = event.is_undo if event is not None else step.entry.get("label") == "undo"
-        # Of a cascade the judge has the first turn only.
-        if own or step.turn > 1 or not self._judges.has_judge(step.agent):
+        is_later = step.turn > 1
+        # A model's is known by its route, whatever the agent is by now.
+        is_model = "route" in step.entry or (is_later and self._judges.has_cascade(step.agent))
+        if own or is_model or not self._judges.has_judge(step.agent):
             self.report.answers += 1
             return
         self.report.judgements += 1
         self.report.unrecomputable[UNNAMED] += 1
+        if is_later:
+            return  # it has no place in its key's order
         key_state = self._keys.setdefault((step.agent, self._key_of(step.entry)), KeyState())
         key_state.has_unnamed, key_state.reasoner_state = True, None
         key_state.observe(step.position, step.seq, None)

@@ -23,7 +23,7 @@ from tests.judge_turns import (
 from vedette.adapters.ledger_export import write_segment
 from vedette.domain.run import Step
 from vedette.ledger.merkle import Checkpoint, parse_note
-from vedette.operations.judge_report import ARCHIVED, CHANGED, MISSING
+from vedette.operations.judge_report import ARCHIVED, CHANGED, MISSING, UNNAMED
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
@@ -181,6 +181,22 @@ async def test_a_turn_that_says_it_had_a_state_of_its_key_is_found(fleet: FleetH
     report = await replay_all(fleet.app)
     assert [one.what for one in report.differences] == ["state"]
     assert report.equal == 3
+
+
+async def test_a_later_turn_whose_judge_has_no_name_is_no_answer_of_a_model(
+    fleet: FleetHarness,
+) -> None:
+    async def without_state(step: Step) -> Step | None:
+        for draft in step.drafts:
+            if draft.kind == "turn.reasoned" and step.turn == 2:
+                del draft.fields["state"]  # type: ignore[attr-defined]
+        return None
+
+    intercept_commits(fleet, without_state)
+    await fleet.send(reading("1"))
+    await fleet.wait_until_idle()
+    report = await replay_all(fleet.app)
+    assert (report.equal, report.answers, dict(report.unrecomputable)) == (3, 0, {UNNAMED: 1})
 
 
 async def test_another_release_takes_a_later_turn_and_each_is_judged_by_its_own(

@@ -21,6 +21,7 @@ from vedette.domain.judge_state import (
     judge_digest,
 )
 from vedette.domain.memory import Briefing
+from vedette.domain.notes import decode_notes, encode_notes
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.judging import Judge, Judgement
 
@@ -81,7 +82,7 @@ class InProcessReasoner:
             later = briefing.turn > 1
             said = judge.judge_outcomes(briefing) if later else judge.judge(None, briefing)
             state = format_state_name(self._digests[briefing.agent], None)
-            return _build_judgement(judge, said, None, state)
+            return _build_judgement(judge, briefing, said, None, state)
         key = (briefing.agent, briefing.key)
         held = self._states.get(key)
         if held is None and briefing.previous == 0:
@@ -101,7 +102,7 @@ class InProcessReasoner:
             checkpoint, held.since_checkpoint = judge.dump(held.state), 0
             held.seen_digest = initial_digest(held.position)
         self._states[key] = held
-        return _build_judgement(judge, judgement, checkpoint, state)
+        return _build_judgement(judge, briefing, judgement, checkpoint, state)
 
     def restore_state(
         self,
@@ -149,14 +150,18 @@ class InProcessReasoner:
 
 
 def _build_judgement(
-    judge: Judge, judgement: Judgement, checkpoint: bytes | None, state: str
+    judge: Judge, briefing: Briefing, judgement: Judgement, checkpoint: bytes | None, state: str
 ) -> ReasonerJudgement:
-    if not judgement.final and type(judge).judge_outcomes is Judge.judge_outcomes:
+    goes_on = bool(briefing.task) or not judgement.final
+    if goes_on and type(judge).judge_outcomes is Judge.judge_outcomes:
         # Now, not in the next turn: nothing of this one is decided yet.
-        raise NotImplementedError(
-            "the judgement asks for another turn, and the judge has none: define judge_outcomes"
-        )
+        asks = "the run is a task" if briefing.task else "the judgement asks for another turn"
+        raise NotImplementedError(f"{asks}, and the judge has one turn: define judge_outcomes")
     detail: Mapping[str, Any] = judgement.detail
+    notes = None
+    if not judgement.final and judgement.notes is not None:
+        # Here, so that a worker's are refused for the same reason as this process's.
+        notes = decode_notes(encode_notes(judgement.notes))
     return ReasonerJudgement(
         label=judgement.label,
         confidence=judgement.confidence,
@@ -169,5 +174,5 @@ def _build_judgement(
         checkpoint=checkpoint,
         candidates=judgement.candidates,
         state=state,
-        notes=judgement.notes,
+        notes=notes,
     )
