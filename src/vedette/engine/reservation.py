@@ -39,7 +39,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
     limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    check_turn_limit(context)
+    check_turn_limit(context, context.run.turn)
     if not agent.asks_model:
         return True
     while True:

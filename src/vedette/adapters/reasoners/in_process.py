@@ -82,7 +82,7 @@ class InProcessReasoner:
             later = briefing.turn > 1
             said = judge.judge_outcomes(briefing) if later else judge.judge(None, briefing)
             state = format_state_name(self._digests[briefing.agent], None)
-            return _build_judgement(judge, briefing, said, None, state)
+            return _build_judgement(judge, said, None, state)
         key = (briefing.agent, briefing.key)
         held = self._states.get(key)
         if held is None and briefing.previous == 0:
@@ -102,7 +102,7 @@ class InProcessReasoner:
             checkpoint, held.since_checkpoint = judge.dump(held.state), 0
             held.seen_digest = initial_digest(held.position)
         self._states[key] = held
-        return _build_judgement(judge, briefing, judgement, checkpoint, state)
+        return _build_judgement(judge, judgement, checkpoint, state)
 
     def restore_state(
         self,
@@ -150,13 +150,13 @@ class InProcessReasoner:
 
 
 def _build_judgement(
-    judge: Judge, briefing: Briefing, judgement: Judgement, checkpoint: bytes | None, state: str
+    judge: Judge, judgement: Judgement, checkpoint: bytes | None, state: str
 ) -> ReasonerJudgement:
-    goes_on = bool(briefing.task) or not judgement.final
-    if goes_on and type(judge).judge_outcomes is Judge.judge_outcomes:
+    if not judgement.final and type(judge).judge_outcomes is Judge.judge_outcomes:
         # Now, not in the next turn: nothing of this one is decided yet.
-        asks = "the run is a task" if briefing.task else "the judgement asks for another turn"
-        raise NotImplementedError(f"{asks}, and the judge has one turn: define judge_outcomes")
+        raise NotImplementedError(
+            "the judgement asks for another turn, and the judge has none: define judge_outcomes"
+        )
     detail: Mapping[str, Any] = judgement.detail
     notes = None
     if not judgement.final and judgement.notes is not None:
