@@ -32,6 +32,9 @@ class Judge(Base):
             closed = Proposal("item.close", {"id": "a", "state": "done", "why": "read"})
             return Judgement(label="at work", confidence=1.0, proposals=(closed,))
         return Judgement(label="at work", confidence=1.0, proposals=(done,))
+
+    def judge_outcomes(self, briefing):
+        return self.judge(None, briefing)
 """
 DONE = "conditions:\n  - {name: list, items: closed, at_least: 1}\n"
 
