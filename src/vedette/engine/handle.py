@@ -351,7 +351,7 @@ async def ask_reasoner(
         judgement = replace(judgement, checkpoint=None, observed=False)
     if agent.cascade is not None:
         return defer_unsure(agent.cascade, judgement)
-    if context.is_judged and not judgement.final:
+    if not judgement.final and context.is_judged:
         check_turn_limit(context, context.run.turn + 1)  # now, as nothing of it is decided yet
     return judgement
 
