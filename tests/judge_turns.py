@@ -15,6 +15,7 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, note_proposal, propose, toy_fleet
 
 READER_PY = '''\
+import datetime
 import json
 
 from vedette.judging import Judge as Base
@@ -24,8 +25,11 @@ from vedette.judging import Judgement, Proposal, Ref
 # What the data of an event cannot hold.
 EXTRA = {
     "nan": float("nan"), "large": 2**53, "set": {1},
+    "date": datetime.date(2020, 1, 1), "huge": "x" * 9_000_000, "deep": [],
     "odd": {"Zürich": (1, -0.25, 1e-6, None, True), "": {"日本": "\\u2028"}},
 }
+for _ in range(2000):
+    EXTRA["deep"] = [EXTRA["deep"]]
 
 
 class Judge(Base):
@@ -82,6 +86,17 @@ def _value(given, notes):
         return json.dumps(notes, sort_keys=True)
     return given
 '''
+
+# It writes, where an argument says so, how many texts the row has that it was shown.
+COUNTER_PY = READER_PY.replace(
+    '    if given == "$notes":\n',
+    '    if given == "$row":\n        return str(len(notes["row"]))\n    if given == "$notes":\n',
+).replace(
+    "        at = min(briefing.turn, len(turns)) - 1\n",
+    '        notes["row"] = briefing.row.get("texts", [])\n'
+    "        at = min(briefing.turn, len(turns)) - 1\n",
+)
+COUNT_ROW = note_proposal("$row")
 
 WRITE_NOTES = note_proposal("$notes")
 

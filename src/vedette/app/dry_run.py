@@ -7,7 +7,7 @@ where that is on record, so a recorded event is judged as it was judged then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import ReaderRule, Readers, unpack_row
+from vedette.domain.run import Run
 from vedette.domain.tool import Tool
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
@@ -38,7 +39,7 @@ from vedette.operations.evaluation import (
 from vedette.policy.gateway import Gateway
 
 SCHEMA = "vedette.try/1"
-# How far back a key's runs are looked through for the last row that one of them wrote.
+# How far back a key's runs are looked through for the last row that was written.
 _MAX_RUNS = 400
 _LAST_POSITION = 2**62
 
@@ -224,20 +225,46 @@ def load_prior_state(
 def _row(
     history: StoreReader, agent: Agent, key: str, position: int | None, end: int
 ) -> tuple[Mapping[str, Any], bool]:
-    """Return the agent's row of a key, and whether it is as it was at that time."""
+    """Return the agent's row of a key, and whether it is as it was when its event was judged:
+    the last one that was written before its first turn.
+    """
     if agent.collection is None:
         return {}, True
     if position is None:
         return history.runs.row(agent.collection, key) or {}, True
+    now = history.runs.row(agent.collection, key) or {}
+    judged = _judged_at(history, agent, position)
+    last, row = 0, None if judged else now
     at = history.judge_states.previous_position(agent.name, key, end)
-    for _ in range(_MAX_RUNS):
+    for _ in range(_MAX_RUNS if judged else 0):
         if at == 0:
-            return {}, True
+            break
         run = next((r for r in history.runs.runs_at([at]) if r.agent == agent.name), None)
-        for action in reversed(history.runs.actions(run.id) if run is not None else []):
-            answer = orjson.loads(action.answer) if action.answer else {}
-            rows = (answer.get("data") or {}).get("rows") if isinstance(answer, dict) else None
-            if rows:
-                return dict(rows[-1]), True
+        # An earlier event's run may have written it later than a later one's: it had to wait.
+        if run is not None and run.last > last:
+            for seq, written in _writes(history, run):
+                if last < seq < judged:
+                    last, row = seq, written
         at = history.judge_states.previous_position(agent.name, key, at)
-    return history.runs.row(agent.collection, key) or {}, False
+    else:
+        return (now, not judged)
+    if last and row is None:
+        return now, False  # what was written was erased
+    return row or {}, True
+
+
+def _judged_at(history: StoreReader, agent: Agent, position: int) -> int:
+    """Return the entry of an agent's first turn of an event; 0 if it took none yet."""
+    run = next((one for one in history.runs.runs_at([position]) if one.agent == agent.name), None)
+    kinds = ("turn.reasoned", "run.closed")
+    return next((seq for seq, _, _ in history.ledger.run_entries(run.id, kinds)), 0) if run else 0
+
+
+def _writes(history: StoreReader, run: Run) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+    """Yield (seq, row) of each write of its key's row by a run; None for one that was erased."""
+    for seq, raw, body in history.ledger.run_entries(run.id, ("effect.done",)):
+        value = orjson.loads(body).get("data") if body is not None else None
+        if body is None and "body" in orjson.loads(raw):
+            yield seq, None
+        elif isinstance(value, dict) and value.get("rows"):
+            yield seq, value["rows"][-1]

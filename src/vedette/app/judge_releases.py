@@ -109,6 +109,11 @@ class JudgeReleases:
         known = self._agents.get(agent)
         return known is None or known.has_judge
 
+    def has_cascade(self, agent: str) -> bool:
+        """Say whether an agent has a cascade."""
+        known = self._agents.get(agent)
+        return known is not None and known.cascade is not None
+
     def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
         """Return the judge that is made of what `digest` names; None if it is not at hand."""
         if (agent, digest) not in self._made:

@@ -157,7 +157,8 @@ class PriorJudge(StatelessReasoner):
         self._judge.restore_state(
             briefing.agent, briefing.key, prior.checkpoint, prior.position, prior.since
         )
-        placed = replace(briefing, position=prior.last + 1, previous=prior.last)
+        previous = prior.last if briefing.turn == 1 else 0  # later turns have no state of the key
+        placed = replace(briefing, position=prior.last + 1, previous=previous)
         return await self._judge.reason(placed)
 
 
@@ -263,7 +264,11 @@ async def try_model_event(
         "models": list(dict.fromkeys(filter(None, models))),
         "memories": [describe_memory(one) for one in run.turns[0].briefing.memories]
         if run.turns else [],
-        "turns": [describe_turn(settings, agent, turn) for turn in run.turns],
+        "turns": [
+            # A judge's in a cascade has the fields of a model's, too: so this schema has it.
+            describe_turn(settings, agent, turn) | _model_fields(turn)
+            for turn in run.turns
+        ],
         "state_at_end": run.state,
         "ended": run.ended,
         "usage": sum_usage([run], is_expected=True).to_json(),
@@ -272,22 +277,41 @@ async def try_model_event(
 
 def describe_turn(settings: Settings, agent: Agent, turn: TrialTurn) -> dict[str, Any]:
     """Return a tried turn as `--json` prints it."""
-    said, spent = turn.judgement, turn.judgement.spent
+    said = turn.judgement
     return {
         "turn": turn.number,
-        "model": turn.model,
         "label": said.label,
         "confidence": turn.confidence,
         "judged": turn.is_judged,
         "deferred": turn.is_deferred,
-        "text": str(said.detail.get("text", "")),
-        "input_tokens": spent.get("input_tokens"),
-        "output_tokens": spent.get("output_tokens"),
-        "cost_micros": turn.cost,
-        "failures": [one.code for one in turn.failures],
+        **(_judge_fields(said) if turn.is_judged else _model_fields(turn)),
         "actions": [
             describe_action(agent, one.action, one.decision, settings.targets) | {"end": one.end}
             for one in turn.actions
         ],
         "refused": list(turn.refused),
+    }
+
+
+def _judge_fields(said: ReasonerJudgement) -> dict[str, Any]:
+    return {
+        "score": said.score,
+        "threshold": said.threshold,
+        "detail": dict(said.detail),
+        "notes": said.notes,
+        "candidates": [
+            {"bank": one.bank, "scope": one.scope, "text": one.text} for one in said.candidates
+        ],
+    }
+
+
+def _model_fields(turn: TrialTurn) -> dict[str, Any]:
+    said, spent = turn.judgement, turn.judgement.spent
+    return {
+        "model": turn.model,
+        "text": str(said.detail.get("text", "")),
+        "input_tokens": spent.get("input_tokens"),
+        "output_tokens": spent.get("output_tokens"),
+        "cost_micros": turn.cost,
+        "failures": [one.code for one in turn.failures],
     }

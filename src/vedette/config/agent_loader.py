@@ -134,8 +134,17 @@ def isolate_imports(agent: str, work: Callable[[], T]) -> tuple[T, Callable[[], 
 
 
 def build_judge(agent: Agent, lessons: Sequence[Memory]) -> Judge:
-    """Import an agent's judge.py and make its judge, trained on `lessons`. Raises BadFleet."""
-    return load_judge(Path(agent.folder), agent.charter, lessons, agent.release)
+    """Import an agent's judge.py and make its judge, trained on `lessons`.
+
+    Raises BadFleet, also for a judge of one turn whose agent takes tasks: those have more.
+    """
+    judge = load_judge(Path(agent.folder), agent.charter, lessons, agent.release)
+    has_one = type(judge).judge_outcomes is Judge.judge_outcomes
+    if has_one and agent.work is not None and agent.cascade is None:
+        what = "its agent takes tasks (work:), which take several turns, and it has one"
+        mend = "define judge_outcomes(self, briefing)"
+        raise BadFleet(what, where=f"{agent.name}/judge.py", mend=mend)
+    return judge
 
 
 def load_judge(

@@ -29,9 +29,14 @@ from vedette.domain.sink import judge_origins
 # and after a cancelled permit its action may be held again.
 _FINAL_EFFECTS = ("effect.done", "effect.failed")
 _EFFECT_ENDS = (*_FINAL_EFFECTS, "effect.cancelled")
+# What is cancelled after it may have happened is said to be unknown.
+_NO_EFFECT = ("effect.cancelled", "effect.unknown")
 DECIDED_KIND = "action.decided"
 STARTED_KIND = "effect.started"
-PROOF_KINDS = (*HOLD_ANSWERS, *_EFFECT_ENDS, STARTED_KIND)
+REFUSED_KIND = "action.refused"
+PROOF_KINDS = (*HOLD_ANSWERS, *_EFFECT_ENDS, STARTED_KIND, "effect.unknown", REFUSED_KIND)
+# What denies an action beside its last decision.
+_DENIALS = ("hold.denied", "hold.expired", REFUSED_KIND)
 EntryRecord = tuple[Mapping[str, Any], bytes | None]
 
 # The rule in the row of a permit whose run was a dead letter, and was taken up again.
@@ -115,6 +120,26 @@ def _parse_request(body: bytes | None) -> Mapping[str, Any] | None:
     except (ValueError, AttributeError):
         return None
     return request if isinstance(request, dict) else None
+
+
+def find_end_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:
+    """Return what the row of an action that is over says that its entries do not; None if it is so.
+
+    Beside what `find_outcome_fault` says of an effect: that what is denied or cancelled was that.
+    """
+    if row.effect in ("done", "failed") or row.answer is not None:
+        return find_outcome_fault(row, records)
+    decisions = [entry for entry, _ in records if entry["kind"] == DECIDED_KIND]
+    if not decisions or decisions[-1]["action_digest"] != row.digest:
+        return "no entry says that this was decided"
+    since = [entry["kind"] for entry, _ in records if entry["seq"] > decisions[-1]["seq"]]
+    if over := [entry["kind"] for entry, _ in records if entry["kind"] in _FINAL_EFFECTS]:
+        return f"its effect is over: {over[-1]}"
+    if row.effect == "cancelled":
+        ends = any(kind in _NO_EFFECT for kind in since)
+        return None if ends else "no entry says that its effect was cancelled"
+    denied = decisions[-1]["outcome"] == "deny" or any(kind in _DENIALS for kind in since)
+    return None if denied else f"its last decision is {decisions[-1]['outcome']}"
 
 
 def find_outcome_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:

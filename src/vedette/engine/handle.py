@@ -138,8 +138,14 @@ async def take_turn(
     """
     if not context.spends:
         if context.run.turn:
-            check_turn_limit(context)
-        await run_turn(services, context, None if context.event.is_undo else on_sent)
+            check_turn_limit(context, context.run.turn)
+        if context.event.is_undo:
+            on_sent = None
+        if not holds_row(context):
+            await run_turn(services, context, on_sent)
+            return True
+        async with services.keys.row_lock(context.agent.collection, context.run.key):
+            await run_turn(services, context, on_sent)
         return True
     if is_left_alone(services, context) and (opinion := find_due_opinion(services, context)):
         await run_turn(services, context, opinion=opinion)
@@ -154,6 +160,19 @@ async def take_turn(
             raise Superseded("the agent was stopped while its model was asked") from error
         check_release(services, context)
         return await ask_model(services, context)
+
+
+def holds_row(context: RunContext) -> bool:
+    """Say whether a turn keeps its key's row to itself from its briefing on, until it is committed.
+
+    So does each turn of a judge that may take several: those after the first go on beside the key's
+    next events, and write what they made of the row that they were shown. A model thinks for too
+    long to keep others from it.
+    """
+    agent = context.agent
+    several = agent.max_turns > 1 or context.task is not None
+    held = several and agent.collection is not None and not agent.asks_model
+    return held and not context.spends
 
 
 async def ask_model(services: Services, context: RunContext) -> bool:
@@ -206,7 +225,8 @@ async def run_turn(
         judgement = opinion or await ask_reasoner(services, context, anew=anew)
         if judgement.observed and not context.run.observed:
             services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
-        writing = context.agent.collection if judgement.proposals else None
+        writes = judgement.proposals and not holds_row(context)  # else it is held already
+        writing = context.agent.collection if writes else None
         async with services.keys.row_lock(writing, context.run.key):
             step = await decide_and_commit(services, context, judgement, reads, revision, on_sent)
     except BaseException as error:
@@ -304,8 +324,9 @@ async def ask_reasoner(
 ) -> ReasonerJudgement:
     """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
-    Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
-    decided, and the caller makes the run a dead letter.
+    Raises BadConfidence for a judgement that does not say how sure it is, and TurnLimit for a
+    judge's that asks for a turn too many: nothing it proposes is decided, and the caller makes the
+    run a dead letter.
 
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
@@ -328,7 +349,11 @@ async def ask_reasoner(
     if context.run.turn and context.is_judged:
         # Whatever its code says: the key's state may be events ahead.
         judgement = replace(judgement, checkpoint=None, observed=False)
-    return judgement if agent.cascade is None else defer_unsure(agent.cascade, judgement)
+    if agent.cascade is not None:
+        return defer_unsure(agent.cascade, judgement)
+    if not judgement.final and context.is_judged:
+        check_turn_limit(context, context.run.turn + 1)  # now, as nothing of it is decided yet
+    return judgement
 
 
 async def _ask_timed(

@@ -88,6 +88,11 @@ class KeyStates:
         for write in writes:
             self._rows[write.collection, write.key] = write.row or {}
 
+    def forget_rows(self, writes: Sequence[RowWrite]) -> None:
+        """Forget rows of a step that was sent and did not stand."""
+        for write in writes:
+            self._rows.pop((write.collection, write.key), None)
+
     def row_lock(self, collection: str | None, key: str) -> AbstractAsyncContextManager[None]:
         """Let nobody else decide what is written to a row until this step is committed.
 

@@ -39,7 +39,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
     limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    check_turn_limit(context)
+    check_turn_limit(context, context.run.turn)
     if not agent.asks_model:
         return True
     while True:
@@ -67,13 +67,13 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
             return True
 
 
-def check_turn_limit(context: RunContext) -> None:
-    """Raise TurnLimit if a run has had all the turns that its agent may take.
+def check_turn_limit(context: RunContext, turns: int) -> None:
+    """Raise TurnLimit if so many turns are all that a run may take, and it wants another.
 
     A task asks a person instead (`task_control.yield_to_person`).
     """
     agent = context.agent
-    if context.task is None and context.run.turn - (agent.cascade is not None) >= agent.max_turns:
+    if context.task is None and turns - (agent.cascade is not None) >= agent.max_turns:
         number = f"{agent.max_turns} turn{'s' if agent.max_turns > 1 else ''}"
         what = f"the run wanted more than {number}"
         raise TurnLimit(what, mend=f"raise max_turns in {agent.name}/agent.yaml")

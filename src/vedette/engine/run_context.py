@@ -12,13 +12,8 @@ from msgspec.structs import replace
 from vedette.domain.action import Action, action_digest
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import normalized_json
-from vedette.domain.base.errors import Permanent
 from vedette.domain.budget import ACTIONS, Reservation, Shortage
-from vedette.domain.decision import (
-    Approval,
-    DecisionContext,
-    DecisionRecord,
-)
+from vedette.domain.decision import Approval, DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event, subject_of
 from vedette.domain.links import find_argument_links
@@ -53,7 +48,13 @@ from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_progress import TaskProgress
 from vedette.engine.tool_calls import Outcomes, label_answers
-from vedette.engine.turn_history import NO_TURNS, retell_turns, verify_outcomes
+from vedette.engine.turn_history import (
+    NO_TURNS,
+    read_actions_anew,
+    read_turns,
+    retell_turns,
+    verify_history,
+)
 
 # Answers of the store that say something of the run itself, not of what was judged ahead of it.
 _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
@@ -131,16 +132,14 @@ class RunContext(Struct):
     def _load_turns(self) -> list[Mapping[str, Any]]:
         store = self.services.store
         self.is_loaded, self.actions = True, store.runs.actions(self.run.id)
-        turns = store.runs.turns(self.run.id)
-        if len(turns) != self.run.turn:
-            raise Permanent("what was thought in an earlier turn was erased, or edited")
+        turns = read_turns(store.runs, self.run)
         self.is_deferred = bool(turns[0].get("deferred"))
         self.final = bool(turns[-1]["final"]) and not turns[-1].get("deferred")
         self.citations = {
             turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
         }
         self.told_readers = meet_labels(*(frozenset(t["readers"]) for t in turns if "readers" in t))
-        verify_outcomes(self.services, self.agent.name, self.actions)
+        verify_history(self.services, self.run, turns, self.actions)
         return turns
 
     # --- where the run stands ---------------------------------------------------------------
@@ -234,7 +233,7 @@ class RunContext(Struct):
             row = services.keys.row(agent.collection, run.key)
             self.collection_row, self.collection_row_readers = unpack_row(row)
         self.previous = services.keys.previous_position(agent.name, run.key, run.position)
-        turns = services.store.runs.turns(run.id) if run.turn and self.task is None else ()
+        turns = read_turns(services.store.runs, run) if run.turn and self.task is None else ()
         told = retell_turns(turns, self.actions, to_judge=self.is_judged) if turns else NO_TURNS
         if self.task is not None:
             self.task_told = self.task.tell(self.actions, self.collection_row)
@@ -551,7 +550,11 @@ class RunContext(Struct):
             if own_rows:
                 services.keys.cache_rows(own_rows)
             on_sent()
-        committed = await answer
+        try:
+            committed = await answer
+        except BaseException:
+            services.keys.forget_rows(own_rows)  # whether it stood is for the store to say
+            raise
         for alert in committed.alerts:
             services.metrics.count(
                 "budget_alerts", agent=alert.name, unit=alert.unit, window=alert.span
@@ -560,6 +563,8 @@ class RunContext(Struct):
             services.shortages[agent] = committed.shortage
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
             services.shortages.pop(agent, None)
+        if committed.status is not CommitStatus.COMMITTED:
+            services.keys.forget_rows(own_rows)  # whoever waits for the row is not to see these
         if on_sent is not None and committed.status not in _OF_THE_RUN:
             raise Superseded(f"others were judged ahead of this ({committed.status.value})")
         committed.raise_for_status()
@@ -580,15 +585,15 @@ class RunContext(Struct):
     def reload(self) -> None:
         """Read the run again after a person's answer moved it on; what ended here stays so.
 
-        Raises StoreFailed, and then nothing is taken in: a run that is newer than its actions
-        would pass for one that still waits for the answer that moved it.
+        Raises StoreFailed, or Permanent for rows that the ledger does not prove, and then nothing
+        is taken in: a run that is newer than its actions would pass for one that still waits for
+        the answer that moved it.
         """
         fresh = self.services.store.runs.run(self.run.id)
         if fresh is None:
             raise Superseded("the run is gone")
-        rows = self.services.store.runs.actions(fresh.id)
-        ended = {row.id: row for row in self.actions if row.is_final}
-        self.run, self.actions = fresh, [ended.get(row.id, row) for row in rows]
+        self.actions = read_actions_anew(self.services, fresh, self.actions)
+        self.run = fresh
 
 
 def _standing(state: RunState, wake_us: int = 0, waits: str | None = None) -> dict[str, Any]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import orjson
+
 from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
 from vedette.domain.notes import decode_notes
-from vedette.domain.row_proof import find_outcome_fault
-from vedette.domain.run import ActionRow
+from vedette.domain.ports.ledger_reader import LedgerReader
+from vedette.domain.ports.run_store import RunReader
+from vedette.domain.row_proof import REFUSED_KIND, find_end_fault
+from vedette.domain.run import ActionRow, Run
 from vedette.domain.work_tools import FINISH_TOOL
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer, coarse_answers
@@ -113,16 +117,71 @@ def repeated_answers(turn: Mapping[str, Any], actions: Sequence[ActionRow]) -> l
     ]
 
 
-def verify_outcomes(services: Services, agent: str, actions: Sequence[ActionRow]) -> None:
-    """Count nothing read back from the store that the ledger does not say.
+def read_turns(store: RunReader, run: Run) -> list[Mapping[str, Any]]:
+    """Return the recorded turns of a run. Raises Permanent if they are not all there."""
+    turns = store.turns(run.id)
+    if len(turns) != run.turn:
+        raise Permanent("what was thought in an earlier turn was erased, or edited")
+    return turns
+
+
+def find_history_fault(
+    ledger: LedgerReader,
+    run: str,
+    turns: Sequence[Mapping[str, Any]],
+    actions: Sequence[ActionRow],
+) -> str | None:
+    """Return what a run's rows say of how its actions ended that the ledger does not; None if they
+    are so.
+
+    Each proposal of the `turns`, as they are recorded, has its row, or an entry that refuses it.
+    """
+    ended = [row for row in actions if row.is_final or row.answer is not None]
+    entries = ledger.proof_entries([row.id for row in ended]) if ended else {}
+    for row in ended:
+        fault = find_end_fault(row, entries[row.id])
+        if fault is not None:
+            return f"the row of {row.id} is not what the ledger says: {fault}"
+    proposed = {
+        (turn["turn"], ordinal)
+        for turn in turns
+        if not turn.get("deferred")
+        for ordinal in range(len(turn["proposals"]))
+    }
+    missing = proposed - {(row.turn, row.ordinal) for row in actions}
+    if missing:
+        refused = (orjson.loads(raw) for _, raw, _ in ledger.run_entries(run, [REFUSED_KIND]))
+        missing -= {(entry.get("turn"), entry.get("ordinal")) for entry in refused}
+    for turn, ordinal in sorted(missing):
+        return f"the row of proposal {ordinal} of turn {turn} is gone"
+    return None
+
+
+def verify_history(
+    services: Services,
+    run: Run,
+    turns: Sequence[Mapping[str, Any]],
+    actions: Sequence[ActionRow],
+) -> None:
+    """Let nothing count that was read back from the store and that the ledger does not say.
 
     What comes next is made of what came of earlier actions: briefings, origins, readers.
-    Raises Permanent for an ended effect whose row is not what its entries say.
+    Raises Permanent for what is not so.
     """
-    ended = [row for row in actions if row.effect in ("done", "failed") or row.answer]
-    entries = services.store.ledger.proof_entries([row.id for row in ended]) if ended else {}
-    for row in ended:
-        fault = find_outcome_fault(row, entries[row.id])
-        if fault is not None:
-            services.metrics.count("rows_refused", agent=agent, what="row")
-            raise Permanent(f"the row of {row.id} is not what the ledger says: {fault}")
+    fault = find_history_fault(services.store.ledger, run.id, turns, actions)
+    if fault is not None:
+        services.metrics.count("rows_refused", agent=run.agent, what="row")
+        raise Permanent(fault)
+
+
+def read_actions_anew(services: Services, run: Run, known: Sequence[ActionRow]) -> list[ActionRow]:
+    """Return a run's actions as the store has them by now; those `known` to be over stay as known.
+
+    Raises Permanent if one is gone, or over by its row alone.
+    """
+    rows = services.store.runs.actions(run.id)
+    ended = {row.id: row for row in known if row.is_final}
+    if gone := {row.id for row in known} - {row.id for row in rows}:
+        raise Permanent(f"the row of {min(gone)} is gone")
+    verify_history(services, run, (), [row for row in rows if row.id not in ended])
+    return [ended.get(row.id, row) for row in rows]

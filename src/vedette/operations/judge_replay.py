@@ -30,10 +30,14 @@ from vedette.domain.memory import Briefing, Memory, cite_memories
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import unpack_row
-from vedette.domain.row_proof import find_outcome_fault
 from vedette.engine.task_history import read_told_task
 from vedette.engine.turn import judgement_fields, turn_body
-from vedette.engine.turn_history import ToldTurns, retell_task_turns, retell_turns
+from vedette.engine.turn_history import (
+    ToldTurns,
+    find_history_fault,
+    retell_task_turns,
+    retell_turns,
+)
 from vedette.operations.judge_key_state import JudgeRelease, KeyState
 from vedette.operations.judge_record import (
     JUDGEMENT_KINDS,
@@ -66,6 +70,10 @@ class JudgeProvider(Protocol):
 
     def has_judge(self, agent: str) -> bool:
         """Say whether an agent has a judge, or had one: False if a model reasons for it."""
+        ...
+
+    def has_cascade(self, agent: str) -> bool:
+        """Say whether an agent has a cascade: its judge has each run's first turn."""
         ...
 
     def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
@@ -207,12 +215,16 @@ class _Replay:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
         event = self._record.runs.event_at(step.position)
         own = event.is_undo if event is not None else step.entry.get("label") == "undo"
-        # Of a cascade the judge has the first turn only.
-        if own or step.turn > 1 or not self._judges.has_judge(step.agent):
+        is_later = step.turn > 1
+        # A model's is known by its route, whatever the agent is by now.
+        is_model = "route" in step.entry or (is_later and self._judges.has_cascade(step.agent))
+        if own or is_model or not self._judges.has_judge(step.agent):
             self.report.answers += 1
             return
         self.report.judgements += 1
         self.report.unrecomputable[UNNAMED] += 1
+        if is_later:
+            return  # it has no place in its key's order
         key_state = self._keys.setdefault((step.agent, self._key_of(step.entry)), KeyState())
         key_state.has_unnamed, key_state.reasoner_state = True, None
         key_state.observe(step.position, step.seq, None)
@@ -269,14 +281,14 @@ class _Replay:
     async def _compare_later(
         self, key: str, step: RecordedJudgement, judge: JudgeRelease
     ) -> tuple[str, dict[str, Any]]:
-        """Judge a later turn in each way that the record leaves open; compare. Raises _Gone."""
+        """Judge a later turn again, twice if it is not alike; compare. Raises _NotRecomputable."""
         ((_, event),) = self._events([step.position])
         memories = self._memories(step, judge)
         told = self._tell_turns(step)
         recorded = step.recorded_fields()
-        rows = self._rows_before(judge, key, step)
+        (row,) = self._rows_before(judge, key, step)
         tries: list[dict[str, Any]] = []
-        for row, attempt in [*((row, 0) for row in rows), (rows[0], 1)]:
+        for attempt in (0, 1):
             # Its own copy each time: a judge may go on with the very notes that it was given.
             (_, turns, notes), task = deepcopy(told)
             briefing = Briefing(
@@ -284,21 +296,20 @@ class _Replay:
                 judge.agent.charter, self._registry, memories, row, turns, notes=notes, task=task,
             )  # fmt: skip
             tries.append(await self._reason(judge, step, briefing, None, attempt))
-            if tries[-1] == recorded and not attempt:
+            if tries == [recorded]:
                 return "", {}
         return "judgement" if tries[0] == tries[-1] else "not deterministic", tries[0]
 
     def _tell_turns(self, step: RecordedJudgement) -> tuple[ToldTurns, dict[str, Any]]:
         """Return what a later turn was told of those before it, and of its task (empty: it is
-        none). Raises _Gone for what is not as the ledger proves it.
+        none). Raises _NotRecomputable for what is not as the ledger proves it.
         """
         before = self._record.runs.turns(step.entry["run"])[: step.turn - 1]
         if [turn["turn"] for turn in before] != list(range(1, step.turn)):
             raise _NotRecomputable(ARCHIVED if self._cut else MISSING)
         rows = [row for row in self._record.runs.actions(step.entry["run"]) if row.turn < step.turn]
-        ended = [row for row in rows if row.effect in ("done", "failed") or row.answer]
-        entries = self._record.ledger.proof_entries([row.id for row in ended]) if ended else {}
-        if any(find_outcome_fault(row, entries[row.id]) is not None for row in ended):
+        fault = find_history_fault(self._record.ledger, step.entry["run"], before, rows)
+        if fault is not None or not all(row.is_final for row in rows):
             raise _NotRecomputable(MISSING)
         task = read_told_task([*before, step.body() or {}])
         told = (
@@ -396,7 +407,10 @@ class _Replay:
         judge: JudgeRelease,
         base: _Base | None,
     ) -> tuple[str, dict[str, Any]]:
-        """Judge an event, in each way that the record leaves open; compare. Raises _Gone."""
+        """Judge an event, in each way that the record leaves open; compare.
+
+        Raises _NotRecomputable.
+        """
         position = step.position
         ((_, event),) = self._events([position])
         memories = self._memories(step, judge)
@@ -455,7 +469,7 @@ class _Replay:
         return _replayed_fields(judgement, briefing.memories, briefing.turn)
 
     def _memories(self, step: RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
-        """Return the memories that an event was briefed with. Raises _Gone."""
+        """Return the memories that an event was briefed with. Raises _NotRecomputable."""
         cites = step.cites()
         if cites is None:
             raise _NotRecomputable(self._missing_reason(step.seq))
@@ -474,7 +488,9 @@ class _Replay:
     ) -> list[dict[str, Any]]:
         """Return the key's row as it was, and as it may have been when the briefing was written.
 
-        A run that goes on beside its key may have written it since. Raises _Gone.
+        A run that goes on beside its key may have written it since the first turn of another was
+        briefed. A later turn kept the row to itself (`engine.handle.holds_row`): of that there is
+        one. Raises _NotRecomputable.
         """
         if judge.agent.collection is None:
             return [{}]
@@ -482,7 +498,7 @@ class _Replay:
         if self._cut and not writes:
             raise _NotRecomputable(ARCHIVED)
         rows = [writes[-1][1] if writes else {}]
-        for at in range(len(writes) - 1, -1, -1):
+        for at in range(len(writes) - 1, -1, -1) if step.turn == 1 else ():
             if writes[at][0] < step.position:
                 break
             rows.append(writes[at - 1][1] if at else {})
@@ -496,7 +512,7 @@ class _Replay:
         return reasoner.fold_state(judge.agent.name, base.blob, since) or b""
 
     def _base(self, key_state: KeyState, agent_key: tuple[str, str], position: int) -> _Base:
-        """Return what the state before a position is made of. Raises _Gone."""
+        """Return what the state before a position is made of. Raises _NotRecomputable."""
         base = key_state.find_base(position)
         blob = key_state.blob if base else None
         if base and blob is None:
@@ -507,7 +523,7 @@ class _Replay:
         return _Base(base, blob, key_state.positions_between(base, position))
 
     def _events(self, positions: Sequence[int]) -> list[tuple[int, Event]]:
-        """Return the events at positions. Raises _Gone for one whose content is not there."""
+        """Return the events at positions. Raises _NotRecomputable for one that is not there."""
         found = []
         for position in positions:
             event = self._record.runs.event_at(position)

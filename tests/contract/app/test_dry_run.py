@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
+from tests.judge_turns import reader_fleet, row_texts, turns_job, turns_of
 
 from vedette.app.dry_run import DryRun, PriorState, load_prior_state
 from vedette.config.agent_loader import build_judge
@@ -52,6 +53,25 @@ async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -
         # The control: without what is on record it is judged otherwise.
         assert on.run(jobs[4], PriorState())["label"] == "sum 10000 of 1"
         assert (len(world.calls), fleet.app.store.ledger.last_seq()) == (called, entries)
+
+
+async def test_a_row_that_an_earlier_event_wrote_later_is_not_of_before(tmp_path: Path) -> None:
+    """Its run waited for a person meanwhile."""
+    late = turns_job("late", [send_proposal("a", "big.send")], [note_proposal("late")])
+    quick = [turns_job(name, [note_proposal(name)]) for name in ("first", "second", "third")]
+    async with reader_fleet(tmp_path, World()) as fleet:
+        for event in (quick[0], late, *quick[1:]):
+            await fleet.send(event)
+            await fleet.wait_until_idle()
+        await fleet.approve(fleet.actions(late)[0])
+        await fleet.wait_until_idle()
+        agent = fleet.app.services.fleet.agents["worker"]
+        assert row_texts(fleet) == ["first", "second", "third", "late"]
+        for event in (*quick, late):
+            (run,) = fleet.runs(event)
+            was = load_prior_state(fleet.app.store, agent, "k", run.position)
+            assert was.row == turns_of(fleet, event)[0]["detail"]["row"]
+            assert "row as it is now" not in was.description
 
 
 async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Path) -> None:

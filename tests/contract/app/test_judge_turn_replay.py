@@ -12,6 +12,7 @@ import pytest
 from tests.contract.app.test_judge_replay import replay_all
 from tests.judge_turns import (
     READER_PY,
+    look,
     reader_fleet,
     reading,
     turn_entries,
@@ -22,10 +23,16 @@ from tests.judge_turns import (
 from vedette.adapters.ledger_export import write_segment
 from vedette.domain.run import Step
 from vedette.ledger.merkle import Checkpoint, parse_note
-from vedette.operations.judge_report import ARCHIVED, CHANGED, MISSING
+from vedette.operations.judge_report import ARCHIVED, CHANGED, MISSING, UNNAMED
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, intercept_commits, note_proposal, send_proposal
+from vedette.testing.toy_fleet import (
+    World,
+    deny_policy,
+    intercept_commits,
+    note_proposal,
+    send_proposal,
+)
 
 
 @pytest.fixture
@@ -100,6 +107,65 @@ async def test_an_outcome_that_was_edited_is_not_taken_for_what_came_back(
     assert dict(report.unrecomputable) == {MISSING: 2}, "those that were told of it"
 
 
+# What a row says of how its action ended, by whoever can write to the database.
+EDITED_ENDS = {
+    "denied": "UPDATE action SET effect=NULL, answer=NULL, decided='deny' WHERE tool='wire.send'",
+    "cancelled": "UPDATE action SET effect='cancelled', answer=NULL WHERE tool='wire.send'",
+    "gone": "DELETE FROM action WHERE tool='wire.send'",
+    "permitted": "UPDATE action SET effect='cancelled', decided='permit' WHERE tool='bell.ring'",
+    "failed": "UPDATE action SET effect='failed' WHERE tool='bell.ring'",
+}
+# It sends once more what was not sent.
+RESENDER_PY = READER_PY.replace(
+    "        return self._act(briefing, notes)\n",
+    """        if any(answer["status"] != "done" for answer in briefing.turns[-1]["answers"][:2]):
+            again = Proposal("wire.send", {"to": Ref("/charter/desk"), "text": "paid"}, "again")
+            return Judgement("again", 1.0, (again,))
+        return self._act(briefing, notes)
+""",
+)
+PAYING = turns_job(
+    "1",
+    [look("1"), send_proposal("paid"), send_proposal("no", "bell.ring"),
+     send_proposal("held", "big.send")],
+    [note_proposal("$notes")],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", EDITED_ENDS.values(), ids=EDITED_ENDS)
+async def test_no_turn_is_told_of_an_end_that_the_ledger_does_not_say(
+    tmp_path: Path, sql: str
+) -> None:
+    world = World()
+    async with reader_fleet(
+        tmp_path, world, code=RESENDER_PY, extra=deny_policy("bell.ring")
+    ) as fleet:
+        await fleet.send(PAYING)
+        await fleet.wait_until_idle()
+        denied, held = fleet.actions(PAYING)[2:]
+        assert (denied.decided, held.decided) == ("deny", "hold")
+        await edit(fleet, sql)
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        (run,) = fleet.runs(PAYING)
+        assert (run.state, run.turn) == ("dead", 1)
+        assert [one["what"] for one in fleet.entries("run.dead")] == ["permanent"]
+        assert world.texts("wire.send") == ["paid"]
+
+
+@pytest.mark.parametrize("sql", EDITED_ENDS.values(), ids=EDITED_ENDS)
+async def test_nor_is_one_judged_again_of_it(tmp_path: Path, sql: str) -> None:
+    async with reader_fleet(tmp_path, World(), extra=deny_policy("bell.ring")) as fleet:
+        await fleet.send(PAYING)
+        await fleet.wait_until_idle()
+        await fleet.approve(fleet.actions(PAYING)[3])
+        await fleet.wait_until_idle()
+        assert (await replay_all(fleet.app)).equal == 2
+        await edit(fleet, sql)
+        report = await replay_all(fleet.app)
+        assert (report.ok, dict(report.unrecomputable)) == (False, {MISSING: 1})
+
+
 async def test_a_turn_that_says_it_had_a_state_of_its_key_is_found(fleet: FleetHarness) -> None:
     """Nor does the engine keep a checkpoint that comes with one."""
 
@@ -115,6 +181,22 @@ async def test_a_turn_that_says_it_had_a_state_of_its_key_is_found(fleet: FleetH
     report = await replay_all(fleet.app)
     assert [one.what for one in report.differences] == ["state"]
     assert report.equal == 3
+
+
+async def test_a_later_turn_whose_judge_has_no_name_is_no_answer_of_a_model(
+    fleet: FleetHarness,
+) -> None:
+    async def without_state(step: Step) -> Step | None:
+        for draft in step.drafts:
+            if draft.kind == "turn.reasoned" and step.turn == 2:
+                del draft.fields["state"]  # type: ignore[attr-defined]
+        return None
+
+    intercept_commits(fleet, without_state)
+    await fleet.send(reading("1"))
+    await fleet.wait_until_idle()
+    report = await replay_all(fleet.app)
+    assert (report.equal, report.answers, dict(report.unrecomputable)) == (3, 0, {UNNAMED: 1})
 
 
 async def test_another_release_takes_a_later_turn_and_each_is_judged_by_its_own(

@@ -146,6 +146,10 @@ def test_a_recorded_event_goes_on_by_what_came_of_its_calls(tmp_path: Path) -> N
     assert (found["state_at_end"], len(world.calls)) == ("done", calls)
     labels = [turn["label"] for turn in found["turns"]]
     assert labels == [f"turn {at}, seen 2" for at in (1, 2, 3, 4)]
+    assert found["turns"][1]["notes"]["told"] == [["book.look", "done", "page 1.1", "/outcome/0"]]
+    assert found["turns"][1]["detail"] == {"previous": 0, "row": {}}
+    assert {"score", "threshold", "candidates"} < found["turns"][1].keys()
+    assert not {"model", "text", "cost_micros", "failures"} & found["turns"][1].keys()
     (written,) = found["turns"][-1]["actions"]
 
     async def texts() -> list[str]:

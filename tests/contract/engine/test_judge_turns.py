@@ -219,7 +219,8 @@ async def test_a_run_that_wants_more_turns_than_it_may_take(tmp_path: Path) -> N
         code, why = await dead(fleet)
         assert code == "turn-limit"
         assert "wanted more than 2 turns (raise max_turns in worker/agent.yaml)" in why
-        assert [call.args["name"] for call in world.calls] == ["1.1", "1.2"], "that stands"
+        assert [call.args["name"] for call in world.calls] == ["1.1"], "that stands"
+        assert fleet.runs(event)[0].turn == 1, "nothing of what asks for a third is decided"
         file = fleet.content / "agents/worker/agent.yaml"
         file.write_text(file.read_text("utf-8").replace("max_turns: 2", "max_turns: 4"), "utf-8")
         await fleet.restart()
@@ -237,7 +238,7 @@ async def test_one_turn_is_all_unless_agent_yaml_says_more(tmp_path: Path) -> No
         await fleet.wait_until_idle()
         code, why = await dead(fleet)
         assert (code, "more than 1 turn (raise" in why) == ("turn-limit", True)
-        assert world.texts("wire.send") == ["hello"]
+        assert [call.tool for call in world.calls] == ["wire.send"], "and it reads nothing first"
 
 
 async def test_it_ends_though_it_would_never_end(tmp_path: Path) -> None:
@@ -247,23 +248,27 @@ async def test_it_ends_though_it_would_never_end(tmp_path: Path) -> None:
         await fleet.send(event)
         await fleet.wait_until_idle()
         assert (await dead(fleet))[0] == "turn-limit"
-        assert fleet.runs(event)[0].turn == 64
+        assert fleet.runs(event)[0].turn == 63
 
 
+@pytest.mark.parametrize("workers", [False, True], ids=["here", "workers"])
 @pytest.mark.parametrize(
     ("notes", "said"),
     [("nan", "no JSON: nan is not JSON"), ("x" * MAX_NOTES, f"at most {MAX_NOTES}"),
-     ("large", "no JSON: a number beyond"), ("set", "no JSON: set is not JSON")],
-    ids=["nan", "long", "large", "set"],
+     ("large", "no JSON: a number beyond"), ("set", "no JSON: set is not JSON"),
+     ("date", "no JSON: "), ("deep", "no JSON: "), ("huge", f"at most {MAX_NOTES}")],
+    ids=["nan", "long", "large", "set", "date", "deep", "huge"],
 )  # fmt: skip
-async def test_notes_that_cannot_be_kept(tmp_path: Path, notes: Any, said: str) -> None:
+async def test_notes_that_cannot_be_kept(
+    tmp_path: Path, notes: Any, said: str, workers: bool
+) -> None:
     world, event = World(), reading("1", notes={"2": notes})
-    async with reader_fleet(tmp_path, world) as fleet:
+    async with reader_fleet(tmp_path, world, workers=workers) as fleet:
         await fleet.send(event)
-        await fleet.wait_until_idle()
+        await fleet.wait_until_idle(60)
         code, why = await dead(fleet)
         assert (code, said in why) == ("bad-notes", True), why
-        assert (len(world.calls), fleet.runs(event)[0].turn) == (1, 1), "nothing of it was decided"
+        assert (len(fleet.actions(event)), fleet.runs(event)[0].turn) == (1, 1), "nothing of it"
 
 
 async def test_notes_of_any_language_and_number_come_back_as_they_were(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.app.test_judge_replay import replay_all
 
+from vedette.app.check import code_problems
 from vedette.app.followers.notifications import notice_fields
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Forbidden
@@ -397,7 +399,7 @@ async def test_what_is_no_order_of_a_task(tmp_path: Path) -> None:
 
 STATEFUL_JUDGE = """\
 from vedette.judging import Judge as Base
-from vedette.judging import Judgement, Proposal
+from vedette.judging import Judgement, Proposal, Ref
 
 
 class Judge(Base):
@@ -409,15 +411,26 @@ class Judge(Base):
         return len(state)
 
     def judge(self, seen, briefing):
-        ids = ["a", "b"]
-        current = briefing.task["items"].get("current")
-        if briefing.turn == 1:
-            made = [Proposal("item.add", {"id": id, "title": id}) for id in ids]
-        elif current:
-            made = [Proposal("item.close", {"id": current["id"], "state": "done", "why": "read"})]
-        else:
-            made = [Proposal("task.finish", {"summary": briefing.task["goal"]})]
-        return Judgement(label=f"saw {seen}", confidence=1.0, proposals=tuple(made))
+        made = [Proposal("item.add", {"id": id, "title": id}) for id in ("a", "b")]
+        made.append(Proposal("big.send", {"to": Ref("/charter/desk"), "text": "begun"}))
+        return self.say({"seen": seen, "told": []}, made)
+
+    def judge_outcomes(self, briefing):
+        notes, current = briefing.notes, briefing.task["items"].get("current")
+        for answer in briefing.turns[-1]["answers"]:
+            notes["told"].append([briefing.turn, answer["tool"], answer["status"]])
+        if current:
+            close = {"id": current["id"], "state": "done", "why": "read"}
+            return self.say(notes, [Proposal("item.close", close)])
+        if not briefing.row.get("texts"):
+            text = " ".join(f"{turn}:{tool}:{status}" for turn, tool, status in notes["told"])
+            note = {"key": Ref("/event/subject"), "text": text}
+            return self.say(notes, [Proposal("note.add", note)])
+        return self.say(notes, [Proposal("task.finish", {"summary": briefing.task["goal"]})])
+
+    def say(self, notes, made):
+        label = f"saw {notes['seen']}, told {len(notes['told'])}"
+        return Judgement(label, 1.0, tuple(made), final=False, notes=notes)
 
     def dump(self, state):
         return repr(state).encode()
@@ -425,19 +438,52 @@ class Judge(Base):
     def load(self, blob):
         return eval(blob)
 """
+DONE = "version: 1\nconditions:\n  - {name: list, items: closed, at_least: 2}\n"
+
+
+def judged_work(folder: Path, code: str, *, workers: bool) -> FleetHarness:
+    """Return a toy fleet, not opened, whose judge takes tasks."""
+    fleet = toy_fleet(folder, World(), workers=workers, work="{}", done=DONE)
+    (folder / "content/agents/worker/judge.py").write_text(code)
+    return fleet
 
 
 @pytest.mark.parametrize("workers", [False, True], ids=["here", "in a worker"])
-async def test_a_judge_with_state_takes_many_turns(tmp_path: Path, workers: bool) -> None:
-    done = "version: 1\nconditions:\n  - {name: list, items: closed, at_least: 2}\n"
-    fleet = toy_fleet(tmp_path, World(), workers=workers, work="{}", done=done)
-    (tmp_path / "content/agents/worker/judge.py").write_text(STATEFUL_JUDGE)
-    async with fleet:
+async def test_a_judge_takes_the_turns_of_a_task(tmp_path: Path, workers: bool) -> None:
+    """With what it noted in each, over a restart; and each is judged again from the record."""
+    async with judged_work(tmp_path, STATEFUL_JUDGE, workers=workers) as fleet:
         run = await start(fleet)
         await fleet.wait_until_idle()
-        assert (run_of(fleet, run).state, run_of(fleet, run).turn) == ("done", 4)
+        assert run_of(fleet, run).turn == 1
+        await fleet.restart()
+        (held,) = [row for row in fleet.app.store.runs.actions(run) if row.decided == "hold"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
         labels = [turn["label"] for turn in fleet.app.store.runs.turns(run)]
-        assert labels == ["saw 1"] * 4
-        row = fleet.app.store.runs.actions(run)[-1]
-        assert row.tool == "task.finish"
+        assert labels == [f"saw 1, told {told}" for told in (0, 3, 4, 5, 6)]
+        assert run_of(fleet, run).state == "done"
+        assert fleet.app.store.runs.actions(run)[-1].tool == "task.finish"
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+        report = await replay_all(fleet.app)
+        assert (report.to_json()["differences"], report.equal) == ([], 5)
+        assert not report.unrecomputable
+
+
+async def test_a_judge_of_one_turn_is_no_judge_of_tasks(tmp_path: Path) -> None:
+    """`vedette check` and a release say so; where neither was asked, its second turn is its end."""
+    code = STATEFUL_JUDGE.replace("def judge_outcomes(", "def judge_more(")
+    code = code.replace("final=False", "final=True")
+    fleet = judged_work(tmp_path, code, workers=True)
+    async with fleet:
+        (problem,) = code_problems(fleet.content, fleet.app.settings, 0)
+        assert problem.file.endswith("worker/judge.py")
+        assert "takes tasks (work:), which take several turns, and it has one" in problem.what
+        assert problem.mend == "define judge_outcomes(self, briefing)"
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (held,) = [row for row in fleet.app.store.runs.actions(run) if row.decided == "hold"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).state, run_of(fleet, run).turn) == ("dead", 1)
+        ((_, _, _, body),) = fleet.app.store.ledger.walk(("run.dead",))
+        assert b"define judge_outcomes" in (body or b"")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.app.test_judge_replay import replay_all
 from tests.contract.engine.test_judging_ahead import disturb
-from tests.judge_turns import look, reader_fleet, row_texts, turns_job
+from tests.judge_turns import COUNT_ROW, COUNTER_PY, look, reader_fleet, row_texts, turns_job
 
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
@@ -54,10 +54,12 @@ def told(fleet: FleetHarness, events: list[Event]) -> list[Any]:
     return [*found, *(sorted(row_texts(fleet, key)) for key in "ab")]
 
 
-async def play(folder: Path, events: list[Event], seed: int | None, closes: int) -> list[Any]:
+async def play(
+    folder: Path, events: list[Event], seed: int | None, closes: int, **more: Any
+) -> list[Any]:
     """Handle events, refusing some steps by a seed and closing the fleet so often in between."""
     world = World(answer=answer)
-    async with reader_fleet(folder, world) as fleet:
+    async with reader_fleet(folder, world, **more) as fleet:
         if seed is not None:
             disturb(fleet, seed, 0.2)
         await fleet.send(*events)
@@ -86,3 +88,21 @@ def test_what_is_disturbed_ends_as_what_is_not(
         calm = asyncio.run(play(Path(folder, "calm"), events, None, 0))
         rough = asyncio.run(play(Path(folder, "rough"), events, seed, closes))
     assert rough == calm
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    reads=st.lists(st.integers(0, 3), min_size=12, max_size=16),
+    seed=st.integers(0, 99),
+    closes=st.integers(0, 3),
+)
+def test_what_is_made_of_a_row_is_as_of_one_after_another(
+    reads: list[int], seed: int, closes: int
+) -> None:
+    """Each event writes how many wrote before it, as if no other had been under way."""
+    events = [
+        turns_job(f"{at}", *[[look("a")]] * n, [COUNT_ROW], key="a") for at, n in enumerate(reads)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        *_, row, _ = asyncio.run(play(Path(folder), events, seed, closes, code=COUNTER_PY))
+    assert row == sorted(str(at) for at in range(len(events)))

@@ -21,6 +21,7 @@ from vedette.domain.judge_state import (
     judge_digest,
 )
 from vedette.domain.memory import Briefing
+from vedette.domain.notes import decode_notes, encode_notes
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.judging import Judge, Judgement
 
@@ -157,6 +158,10 @@ def _build_judgement(
             "the judgement asks for another turn, and the judge has none: define judge_outcomes"
         )
     detail: Mapping[str, Any] = judgement.detail
+    notes = None
+    if not judgement.final and judgement.notes is not None:
+        # Here, so that a worker's are refused for the same reason as this process's.
+        notes = decode_notes(encode_notes(judgement.notes))
     return ReasonerJudgement(
         label=judgement.label,
         confidence=judgement.confidence,
@@ -169,5 +174,5 @@ def _build_judgement(
         checkpoint=checkpoint,
         candidates=judgement.candidates,
         state=state,
-        notes=judgement.notes,
+        notes=notes,
     )

@@ -65,12 +65,13 @@ class Judge:
     def judge_outcomes(self, briefing: Briefing) -> Judgement:
         """Say in a later turn what came of the run's turns before, and what should be done next.
 
-        Called for a run whose last judgement was not final, once all its actions are over.
+        Called for a run whose last judgement was not final, or that is a task which is not done,
+        once all its actions are over.
         `briefing.turns` tells of its turns and what came of their proposals, `briefing.notes` is
         what the last one left. It must be a function of the briefing and what the judge was made
         of: the key's state may be events ahead, and is not at hand.
         """
-        raise NotImplementedError("define judge_outcomes, or return judgements that are final")
+        raise NotImplementedError("the run takes another turn: define judge_outcomes")
 
     def dump(self, state: Any) -> bytes:
         """Return the state as bytes from which `load` makes an equal one."""

@@ -290,7 +290,7 @@ def _model_basis(value: dict[str, Any]) -> list[str]:
 
 
 def _turn_lines(turn: dict[str, Any]) -> list[str]:
-    tokens = (turn["input_tokens"], turn["output_tokens"])
+    tokens = (turn.get("input_tokens"), turn.get("output_tokens"))
     counted = "tokens not counted" if None in tokens else f"{tokens[0]:,} + {tokens[1]:,} tokens"
     if turn["judged"]:
         counted = "its judge"
@@ -298,9 +298,9 @@ def _turn_lines(turn: dict[str, Any]) -> list[str]:
     lines = _wrap_text(f"TURN {turn['turn']} {sanitize_text(turn['label'])} ({counted}, {sure})", 0)
     if turn["deferred"]:
         lines.append("  not sure enough to settle it: its model is asked")
-    if turn["text"]:
+    if turn.get("text"):
         lines += _wrap_text(f"says: {sanitize_text(' '.join(turn['text'].split()))[:400]}")
-    for code in turn["failures"]:
+    for code in turn.get("failures", ()):
         lines.append(f"  an answer before it was not taken: {code}")
     for action in turn["actions"]:
         lines += _action_lines(action)

@@ -612,6 +612,13 @@ def test_more_calls_than_an_answer_may_have_are_refused() -> None:
         protocol.read_model_judgement(*protocol.pack_model_judgement(judgement))
 
 
+@pytest.mark.parametrize("notes", [{"sum": 1}, "", 0, False])
+def test_notes_of_a_model_are_refused(notes: object) -> None:
+    judgement = ReasonerJudgement("x", 0.5, model_calls=1, final=False, notes=notes)
+    with pytest.raises(BadFrame, match="notes of a model"):
+        protocol.read_model_judgement(*protocol.pack_model_judgement(judgement))
+
+
 class Wait(Temporary):
     """An error with a field of its own, and a construction of its own."""
 

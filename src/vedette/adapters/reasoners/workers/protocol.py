@@ -252,6 +252,8 @@ def read_model_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
     others: Any = _read_fields(blob, _ModelFields)
     if len(judged.proposals) > _MOST_PROPOSALS:
         raise BadFrame(f"{len(judged.proposals)} proposals, at most {_MOST_PROPOSALS}")
+    if judged.notes is not None:
+        raise BadFrame("notes of a model: what it said is told to it again")
     _check_model_turn(others.model_turn)
     return structs.replace(
         judged, **{name: getattr(others, name) for name in others.__struct_fields__}

@@ -18,7 +18,7 @@ from vedette.adapters.reasoners.workers.frames import (
     pack_frame,
 )
 from vedette.adapters.reasoners.workers.plain_data import pack_plain
-from vedette.domain.base.errors import Temporary
+from vedette.domain.base.errors import BadNotes, Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -191,6 +191,8 @@ def pack_failure(number: int, error: BaseException) -> bytes:
         kind = "memory"
     elif isinstance(error, Temporary):
         kind = "temporary"
+    elif isinstance(error, BadNotes):
+        kind = "notes"
     try:
         words = str(error)
     except Exception:

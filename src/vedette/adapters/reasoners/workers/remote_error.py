@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.frames import BadFrame
 from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
-from vedette.domain.base.errors import Permanent, StoreFailed, Temporary, VedetteError
+from vedette.domain.base.errors import BadNotes, Permanent, StoreFailed, Temporary, VedetteError
 from vedette.domain.model import FailureKind
 from vedette.domain.model_turn import (
     BadModelAnswer,
@@ -50,6 +50,8 @@ def read_error(plain: bytes) -> tuple[Exception, str]:
     name, words, kind = values
     if kind == "temporary":
         return Temporary(words), kind
+    if kind == "notes":
+        return BadNotes(words), kind
     return _error_class(name if name.isidentifier() and len(name) < 80 else "Raised")(words), kind
 
 
