@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from vedette.app.releases import Releases
 
 VERBS: Mapping[str, Mapping[str, type]] = {
-    "agent_canary": {
-        "agent": str, "share_milli": int, "for_us": int, "min_runs": int, "promote": bool,
-    },
+    "agent_canary": {"agent": str, "share_milli": int, "for_us": int, "min_runs": int},
     "agent_canary_end": {"agent": str},
-}  # fmt: skip
+}
 NEEDED = dict.fromkeys(VERBS, "agent")
 
 FOR_US = 2 * 3_600_000_000
@@ -61,7 +59,6 @@ class CanaryTrial(Struct):
     baseline: str
     until_us: int
     min_runs: int
-    promotes: bool
     opened: OpenedCode
     comparison: Comparison
     last: Look | None = None
@@ -78,7 +75,7 @@ class CanaryTrial(Struct):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        look = self.comparison.preview(self.comparison.looks + 1)
+        look = self.comparison.preview()
         return {
             "agent": self.agent.name,
             "release": self.baseline,
@@ -87,7 +84,6 @@ class CanaryTrial(Struct):
             "share_milli": self.canary.share_milli,
             "until": self.until_us,
             "min_runs": self.min_runs,
-            "promotes": self.promotes,
             **look.to_json(),
         }
 
@@ -111,8 +107,6 @@ class Canaries(Struct):
         share_milli: int,
         for_us: int = FOR_US,
         min_runs: int = MIN_RUNS,
-        *,
-        promote: bool = False,
     ) -> dict[str, Any]:
         """Let the present content of an agent's folder run beside its release.
 
@@ -136,7 +130,7 @@ class Canaries(Struct):
             fields = {
                 "agent": name, "release": made.release, "what": current.release,
                 "share_milli": share_milli, "until": until_us, "limit": min_runs,
-                "outcome": "promote" if promote else "ask", "actor": str(order.principal),
+                "actor": str(order.principal),
             }  # fmt: skip
             # Until the canary is in its place nothing of its keys is begun.
             services.stops.pause(name, "canary")
@@ -161,7 +155,7 @@ class Canaries(Struct):
             trial = self.running.get(name)
             if trial is None:
                 raise BadCommand(f"{name} has no canary")
-            look = trial.comparison.preview(trial.comparison.looks + 1)
+            look = trial.comparison.preview()
             fields = {"outcome": "person", "actor": str(order.principal)}
             body = {"reason": order.reason, **look.to_json()}
             await self._end(trial, "canary.ended", fields, body, order.command_id)
@@ -275,7 +269,7 @@ class Canaries(Struct):
                 self._last_seq, count = seq, count + 1
                 entry = orjson.loads(raw)
                 trial = self.running.get(entry.get("agent", ""))
-                if trial is not None:
+                if trial is not None and not trial.is_faulty:
                     self._take_in(trial, entry, keys)
                     if trial.comparison.is_due:
                         # Here, not later: whoever reads this again makes the same looks.
@@ -347,24 +341,17 @@ class Canaries(Struct):
         return f"{trial.agent.name}: {_abort_text(trial, look)}"
 
     async def _finish(self, trial: CanaryTrial) -> str:
-        """End a canary whose time is over; make it the release, if that was wanted."""
+        """End a canary whose time is over. Whether it becomes the release, a person says."""
         name = trial.agent.name
         trial.last = look = trial.comparison.look()
         if look.fault is not None:
             return await self._abort(trial)
-        if look.canary.runs < trial.min_runs:
+        if look.canary.runs < trial.min_runs or not look.can_find_fault:
             await self._end(trial, "canary.ended", {"outcome": "few"}, look.to_json())
-            return f"{name}: its canary is over; {look.canary.runs} runs prove nothing"
-        outcome = "promote" if trial.promotes else "ask"
-        await self._end(trial, "canary.ended", {"outcome": outcome}, look.to_json())
-        if not trial.promotes:
-            return f"{name}: its canary is over without a fault; `vedette agent release {name}`"
-        order = Order(ENGINE, f"its canary (entry {trial.canary.since}) showed no fault")
-        try:
-            await self.releases.promote(order, trial.agent, trial.baseline)
-        except VedetteError as error:
-            return f"{name}: its canary showed no fault, and it could not be released: {error}"
-        return f"{name}: its canary showed no fault; release {trial.agent.release[:12]} runs"
+            few = f"{look.canary.runs} runs of {look.canary.keys} keys"
+            return f"{name}: its canary is over; {few} prove nothing"
+        await self._end(trial, "canary.ended", {"outcome": "ask"}, look.to_json())
+        return f"{name}: its canary is over without a fault; `vedette agent release {name}`"
 
     async def _end(
         self,
@@ -416,7 +403,6 @@ def _make_canary(made: Agent, opened: OpenedCode, entry: Mapping[str, Any]) -> C
         entry["what"],
         entry["until"],
         entry["limit"],
-        entry["outcome"] == "promote",
         opened,
         Comparison(canary.has_key),
     )

@@ -150,11 +150,6 @@ class Releases(Struct):
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
 
-    async def promote(self, order: Order, made: Agent, before: str) -> None:
-        """Make a canary's release, whose snapshot is at hand, the release. Raises as `release`."""
-        async with self.order_lock:
-            await self._make_release(order, made, before)
-
     async def rollback(
         self,
         order: Order,

@@ -97,8 +97,6 @@ class CanaryKeeper(Protocol):
         share_milli: int,
         for_us: int = ...,
         min_runs: int = ...,
-        *,
-        promote: bool = False,
     ) -> dict[str, Any]: ...
 
     async def end(self, order: Order, name: str) -> dict[str, Any]: ...

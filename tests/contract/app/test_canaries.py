@@ -131,7 +131,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("how", BAD)
-async def test_a_bad_candidate_is_aborted_without_a_person(tmp_path: Path, how: str) -> None:
+async def test_a_bad_canary_is_aborted_without_a_person(tmp_path: Path, how: str) -> None:
     args, rule = BAD[how]
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
@@ -189,7 +189,7 @@ async def test_one_whose_holds_people_deny_is_aborted(tmp_path: Path) -> None:
         assert aborted["rule"] == "corrections"
 
 
-async def test_a_good_candidate_is_not_aborted_in_a_thousand_runs(tmp_path: Path) -> None:
+async def test_a_good_canary_is_not_aborted_in_a_thousand_runs(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         made.write("new")
         await made.begin()
@@ -281,7 +281,7 @@ async def test_other_agents_do_not_know_of_it(tmp_path: Path) -> None:
         assert dead == {"worker"}
 
 
-async def test_a_candidate_in_a_worker_that_ends_its_process_harms_nobody(tmp_path: Path) -> None:
+async def test_a_canary_in_a_worker_that_ends_its_process_harms_nobody(tmp_path: Path) -> None:
     async with running(tmp_path, workers=True) as made:
         made.write("old", times=0)  # what is sent reaches no target from a worker
         await made.give("agent_release", agent="worker")
@@ -312,24 +312,38 @@ async def test_its_time_ends_it_and_a_person_releases_it(tmp_path: Path) -> None
         assert made.fleet.app.services.fleet.agent("worker").release == begun["canary"]
 
 
-async def test_with_promote_it_becomes_the_release_if_it_had_its_runs(tmp_path: Path) -> None:
+async def test_one_that_always_fails_with_few_keys_is_said_to_have_had_too_few(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as made:
+        made.write("new", first="raise RuntimeError('bad')")
+        for share in range(500, 480, -1):
+            await made.begin(share, min_runs=50)
+            trial = made.canaries.running["worker"]
+            if sum(trial.canary.has_key(f"k{n}") for n in range(4)) == 1:
+                break
+            await made.give("agent_canary_end", agent="worker")
+        await made.send(240, keys=4)
+        await made.tick()
+        assert trial.to_json()["canary_side"]["runs"] >= 50
+        assert not trial.to_json()["can_find_fault"]
+        trial.until_us = 0
+        (told,) = await made.tick()
+        assert "prove nothing" in told
+        assert made.fleet.entries("canary.ended")[-1]["outcome"] == "few"
+
+
+async def test_a_canary_in_good_health_releases_nothing_by_itself(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         made.write("new")
-        await made.begin(500, min_runs=1000, promote=True)
-        await made.send(20)
-        made.canaries.running["worker"].until_us = 0
-        await made.tick()
-        assert made.fleet.entries("canary.ended")[-1]["outcome"] == "few"
-        assert made.fleet.entries("agent.released") == []
-        begun = await made.begin(500, min_runs=10, promote=True)
+        with pytest.raises(BadCommand, match="promote"):
+            await made.begin(500, min_runs=5, promote=True)
+        await made.begin(500, min_runs=5)
         await made.send(60)
         made.canaries.running["worker"].until_us = 0
         await made.tick()
-        (released,) = made.fleet.entries("agent.released")
-        assert (released["release"], released["what"]) == (begun["canary"], begun["release"])
         await made.fleet.restart()
-        (event,) = await made.send(1)
-        assert made.turns(event) == [("new 1", begun["canary"])]
+        assert made.fleet.entries("agent.released") == []
 
 
 async def test_a_release_or_a_rollback_ends_it(tmp_path: Path) -> None:
@@ -428,7 +442,7 @@ class Lavish(gemini_server._Handler):
         super()._say(document)
 
 
-async def test_a_models_candidate_that_costs_five_times_is_aborted(
+async def test_a_models_canary_that_costs_five_times_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its instruction is the canary's on its keys; a run of several turns keeps one release."""

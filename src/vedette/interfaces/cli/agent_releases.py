@@ -165,10 +165,9 @@ def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOpt
 @click.option("--share", metavar="PERCENT", help="Begin one: of its keys, as 10%.")
 @click.option("--for", "for_", metavar="DURATION", help="How long it runs; 2h if not said.")
 @click.option("--min-runs", type=click.IntRange(min=1), help="Fewer prove nothing; 50 if not said.")
-@click.option("--promote", is_flag=True, help="Release it if its time ends without a fault.")
 @click.option("--end", is_flag=True, help="End it: its keys are the release's again.")
 def canary(
-    name: str, share: str | None, for_: str | None, min_runs: int | None, promote: bool, end: bool,
+    name: str, share: str | None, for_: str | None, min_runs: int | None, end: bool,
     order: OrderOptions,
 ) -> None:  # fmt: skip
     """Run the folder of the agent NAME beside its release, for a share of its keys; or show that.
@@ -181,7 +180,7 @@ def canary(
     if share is not None and end:
         raise click.UsageError("--share and --end exclude each other")
     if share is None:
-        refuse_options(("for_", "min_runs", "promote"), "is for --share")
+        refuse_options(("for_", "min_runs"), "is for --share")
     if share is None and not end:
         refuse_options(("reason", "command_id"), "is for --share or --end")
         _show_canary(settings, name)
@@ -194,7 +193,6 @@ def canary(
     args = {
         "agent": name, "share_milli": _parse_share(str(share)), "min_runs": min_runs,
         "for_us": None if for_ is None else parse_length(for_, "--for 2h"),
-        "promote": promote or None,
     }  # fmt: skip
     done = submit_command(settings, "agent_canary", args, order)
     print_result(done, "\n".join(canary_lines(done)))
@@ -214,14 +212,15 @@ def _show_canary(settings: Settings, name: str) -> None:
 def canary_lines(one: Mapping[str, Any]) -> list[str]:
     """Return what is printed of a running canary, line by line."""
     ours, theirs = one["canary_side"], one["baseline_side"]
-    wants = "it is released then" if one["promotes"] else "a person releases it then"
     lines = [
         f"canary: {one['agent']} tries {one['canary'][:_SHORT]} beside "
         f"{one['release'][:_SHORT]} for {one['share_milli'] / 10:g}% of its keys until "
-        f"{format_time(one['until'])}; {wants}",
+        f"{format_time(one['until'])}; a person releases it then",
         f"  {ours['runs']:,} runs of {ours['keys']:,} keys, beside {theirs['runs']:,} of "
         f"{theirs['keys']:,}",
     ]
+    if not one["can_find_fault"]:
+        lines.append("  too few keys so far: one that failed on each of its own would not be found")
     for measure, marked in ours["marked"].items():
         if marked or theirs["marked"][measure]:
             chance = one["probability_millionth"][measure] / 1e6
