@@ -331,6 +331,10 @@ class Canaries(Struct):
             return f"{name}: its canary was aborted: {gap}"
         if trial.is_faulty:
             return await self._abort(trial)
+        if (ceiling := trial.opened.code.ceiling) is not None:
+            body = {"reason": ceiling, **trial.comparison.preview().to_json()}
+            await self._end(trial, "canary.aborted", {"rule": "ceiling"}, body)
+            return f"{name}: its canary was aborted: {ceiling}, which is the agent's ceiling"
         return await self._finish(trial) if is_over else None
 
     async def _abort(self, trial: CanaryTrial) -> str:
@@ -376,15 +380,26 @@ class Canaries(Struct):
         closing.add_done_callback(self._closing.discard)
 
     async def _close_code(self, trial: CanaryTrial) -> None:
-        """Let go of a canary's workers once nobody waits for them, in a bounded time."""
+        """Let go of a canary's workers once nobody waits for them, in a bounded time.
+
+        A call that has begun has its tool's time to end: cut off, nobody would know what it did.
+        """
+        longest_us = max((tool.timeout_us for tool in trial.agent.tools.values()), default=0)
         try:
-            async with asyncio.timeout(_LINGER_S):
-                while self.releases.dispatcher.is_active(trial.agent.name):  # noqa: ASYNC110
+            async with asyncio.timeout(max(_LINGER_S, longest_us / 1e6)):
+                while self._is_at_work(trial):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             pass
         finally:
             await trial.opened.close()
+
+    def _is_at_work(self, trial: CanaryTrial) -> bool:
+        """Say whether a canary's code is asked or called by a run that it has begun."""
+        dispatcher, code = self.releases.dispatcher, trial.opened.code
+        if any(context.code is code for context in dispatcher.active_runs.values()):
+            return True
+        return any(map(trial.canary.has_key, dispatcher.judged_keys(trial.agent.name)))
 
     async def close(self) -> None:
         """Let go of all canaries' workers; the canaries go on with the next start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -116,9 +117,6 @@ async def running(folder: Path, *, workers: bool = False) -> AsyncIterator[Fleet
     fleet = toy_fleet(folder, world, agents=("worker", "other"), workers=workers)
     made = Fleet(fleet, world)
     made.write("old")
-    # What the tests break is not to park the agent before the canary is over.
-    change_yaml = fleet.content / "agents" / "worker" / "agent.yaml"
-    change_yaml.write_text(change_yaml.read_text() + "ceilings: {errors_per_hour: 100000}\n")
     async with fleet:
         yield made
 
@@ -344,6 +342,80 @@ async def test_a_canary_in_good_health_releases_nothing_by_itself(tmp_path: Path
         await made.tick()
         await made.fleet.restart()
         assert made.fleet.entries("agent.released") == []
+
+
+async def test_its_errors_end_it_and_do_not_park_its_agent(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        made.write("new", first="raise RuntimeError('bad')")
+        await made.begin(100)
+        await made.send(1200)  # before anybody looks
+        assert made.fleet.entries("stop.set") == []
+        trial = made.canaries.running["worker"]
+        trial.last = None
+        trial.comparison.looks = 30  # that no look finds it first
+        (told,) = await made.tick()
+        assert "ceiling" in told
+        (aborted,) = made.fleet.entries("canary.aborted")
+        assert aborted["rule"] == "ceiling"
+        assert "errors within an hour" in made.fleet.body(aborted["seq"])["reason"]
+        for event in await made.send(10):
+            assert made.turns(event) == [("old 1", old)]
+
+
+async def test_what_only_a_canary_declares_can_be_stopped_and_its_undo_is_looked_up(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as made:
+        path = made.agent / "agent.yaml"
+        text = path.read_text()
+        path.write_text(text.replace("wire.send", "wire.post"))
+        made.write("old", times=0)
+        await made.give("agent_release", agent="worker")
+        path.write_text(text)
+        made.write("new")
+        await made.begin(500)
+        rows = [row for event in await made.send(20) for row in made.fleet.actions(event)]
+        assert {(row.tool, row.effect) for row in rows} == {("wire.send", "done")}
+        with pytest.raises(BadCommand, match=r"wire\.send declares no inverse"):
+            await made.give("undo", effect=rows[0].id)
+        done = await made.fleet.app.commands.stop(made.fleet.order(), tool="wire.send")
+        assert done["stopped"] == ["tool:wire.send"]
+
+
+class CountedTools:
+    """A tool executor that counts what it is to perform."""
+
+    def __init__(self, tools: Any) -> None:
+        self._tools, self.calls = tools, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tools, name)
+
+    async def perform(self, tool: Any, call: Any, may_start: Any) -> Any:
+        self.calls += 1
+        return await self._tools.perform(tool, call, may_start)
+
+
+async def test_an_ended_canary_begins_no_effect(tmp_path: Path) -> None:
+    """The call that it has begun ends; what it had decided beyond that, the release decides."""
+    async with running(tmp_path) as made:
+        made.write("new", times=6)
+        await made.begin(500)
+        canary = made.canaries.running["worker"].canary
+        key = next(f"q{n}" for n in range(99) if canary.has_key(f"q{n}"))
+        code = made.fleet.app.services.canary_code["worker"]
+        code.tool_executor = counted = CountedTools(code.tool_executor)
+        began, go = threading.Event(), threading.Event()
+        made.world.answer = lambda call: began.set() or (go.wait(20) and None)
+        await made.fleet.send(job("x1", key=key, agent="worker"))
+        await wait_until(began.is_set, 20)
+        before = len(made.world.calls)
+        await made.give("agent_canary_end", agent="worker")
+        go.set()
+        await made.fleet.wait_until_idle(30)
+        assert (before, counted.calls) == (1, 1)
+        assert len(made.world.calls) == 6
 
 
 async def test_a_release_or_a_rollback_ends_it(tmp_path: Path) -> None:
