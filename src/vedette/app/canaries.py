@@ -41,7 +41,7 @@ MAX_SHARE_MILLI = 500
 _MAX_FOR_US = 31 * 86_400_000_000
 _EVERY_S = 1.0
 # How many entries are read at a time, before others have their turn of the loop.
-_SLICE = 500
+_SLICE = 100
 # How long what a canary is at may take to end before its workers are.
 _LINGER_S = 30.0
 _READ_KINDS = (
@@ -97,6 +97,7 @@ class Canaries(Struct):
     _last_seq: int = 0
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- a person's orders ----------------------------------------------------------------------
 
@@ -132,21 +133,34 @@ class Canaries(Struct):
                 "share_milli": share_milli, "until": until_us, "limit": min_runs,
                 "actor": str(order.principal),
             }  # fmt: skip
-            # Until the canary is in its place nothing of its keys is begun.
+            # Until the canary is in its place nothing of its keys is begun, and nothing is read.
             services.stops.pause(name, "canary")
             try:
-                started = Draft("canary.started", fields, body=order.body())
-                since = await services.store.commands.append_entries(
-                    [started], command=order.command_id
-                )
-                trial = _make_canary(made, opened, {**fields, "seq": since})
-                self._put(trial)
+                async with self._lock:
+                    started = Draft("canary.started", fields, body=order.body())
+                    since = await self._record_start(started, order.command_id)
+                    trial = _make_canary(made, opened, {**fields, "seq": since})
+                    self._put(trial)
             except BaseException:
                 await opened.close()
                 raise
             finally:
                 services.stops.unpause(name, "canary")
         return trial.to_json()
+
+    async def _record_start(self, started: Draft, command: str | None) -> int:
+        """Make the start of a canary durable; return its entry. Raises as the store does."""
+        store = self.releases.services.store
+        before = store.ledger.last_seq()
+        try:
+            return await store.commands.append_entries([started], command=command)
+        except StoreFailed:
+            # A commit may have stood although it raised: then the canary runs, as a restart says.
+            for seq, raw, _, _ in store.ledger.walk(("canary.started",), before):
+                entry = orjson.loads(raw)
+                if all(entry.get(name) == value for name, value in started.fields.items()):
+                    return seq
+            raise
 
     async def end(self, order: Order, name: str) -> dict[str, Any]:
         """End an agent's canary; its keys are the release's again."""
@@ -234,8 +248,10 @@ class Canaries(Struct):
     def _put(self, trial: CanaryTrial) -> None:
         """Let a canary run. Nothing is awaited: no turn sees half of it."""
         services, name = self.releases.services, trial.agent.name
+        since = trial.canary.since
+        self._last_seq = min(self._last_seq, since) if self.running else since
         self.running[name] = trial
-        self._last_seq = min(self._last_seq or trial.canary.since, trial.canary.since)
+        self._begun.set()
         services.canary_code[name] = trial.opened.code
         services.fleet.canaries[name] = trial.canary
 
@@ -255,6 +271,9 @@ class Canaries(Struct):
     async def watch(self, trouble: Callable[[str], None]) -> None:
         """Compare the canaries for as long as the fleet runs."""
         while True:
+            if not self.running:
+                self._begun.clear()
+                await self._begun.wait()
             await asyncio.sleep(_EVERY_S)
             with suppress(StoreFailed):  # it is asked again
                 for line in await self.tick():
@@ -265,8 +284,11 @@ class Canaries(Struct):
         keys: dict[str, str] = {}
         while True:
             count = 0
+            agents = [f'"agent":"{name}"'.encode() for name in self.running]
             for seq, raw, _, _ in store.ledger.walk(_READ_KINDS, self._last_seq):
                 self._last_seq, count = seq, count + 1
+                if not any(agent in raw for agent in agents):
+                    continue
                 entry = orjson.loads(raw)
                 trial = self.running.get(entry.get("agent", ""))
                 if trial is not None and not trial.is_faulty:

@@ -52,6 +52,7 @@ from vedette.engine.services import Services
 from vedette.ledger.history.release_history import (
     count_memory_changes,
     find_former_release,
+    find_waiting_folders,
     read_release_history,
 )
 from vedette.memory.training_set import Lessons, ReadableScopes
@@ -131,7 +132,9 @@ class Releases(Struct):
             before = self._wanted_releases.get(name, before)
         made = self.read_folder(name)
         answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
-        if made.release == current.release == before and name not in self.missing:
+        waits = name in find_waiting_folders(self.services.store.ledger)
+        is_same = made.release == current.release == before
+        if is_same and not waits and name not in self.missing:
             if order.command_id is not None:
                 await self.services.store.commands.append_entries([], command=order.command_id)
             return {**answer, "changed": False}
@@ -240,7 +243,13 @@ class Releases(Struct):
         if fixed:
             what = f"a running fleet cannot change {', '.join(fixed)} of {release.name}"
             where = f"{release.name}/agent.yaml"
-            raise BadCommand(what, where=where, mend="start the fleet again: that is a release")
+            mend = "start the fleet again: that is a release"
+            if release.name in find_waiting_folders(self.services.store.ledger):
+                mend = (
+                    "its folder waits, so a start does not release it: bring back what runs, "
+                    "`vedette agent release`, then change it and start the fleet again"
+                )
+            raise BadCommand(what, where=where, mend=mend)
         self._refuse_unbounded(release)
 
     def _refuse_unbounded(self, release: Agent) -> None:

@@ -176,8 +176,7 @@ async def call_target(
             # Known here alone: whoever looks at it afresh would have to ask its target.
             context.started_here.discard(row.id)
             now, absent = services.clock.now_us(), replace(row, effect="intended")
-            more = {"now": now, "what": "uncalled"}
-            await commit_effect_change(context, absent, "effect.absent", **more)
+            await commit_effect_change(context, absent, "effect.absent", now=now, what="uncalled")
         refuse_past_canary(services, context)
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])

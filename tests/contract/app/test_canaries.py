@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from vedette.domain.base.errors import (
     AlreadyDone,
     BadCommand,
     Forbidden,
+    StoreFailed,
     Unavailable,
     VedetteError,
 )
@@ -482,7 +484,9 @@ async def test_a_canary_whose_files_are_gone_ends_at_the_start(tmp_path: Path) -
         await made.fleet.open()
         assert not made.canaries.running
         (ended,) = made.fleet.entries("canary.ended")
-        assert "release" in made.fleet.body(ended["seq"])["reason"]
+        assert made.fleet.body(ended["seq"])["reason"] == "its files are not kept"
+        (event,) = await made.send(1)
+        assert made.turns(event) == [("old 1", begun["release"])]
         with pytest.raises(VedetteError):
             await made.give("agent_canary_end", agent="worker")
 
@@ -604,6 +608,117 @@ async def test_where_it_could_not_be_right_it_is_refused(tmp_path: Path, where: 
         with pytest.raises((BadCommand, Unavailable)):
             await made.begin()
         assert fleet.entries("canary.started") == []
+
+
+async def test_a_second_canary_is_read_from_its_own_beginning(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.write("new")
+        await made.begin()
+        await made.send(40)
+        await made.tick()
+        await made.give("agent_canary_end", agent="worker")
+        await made.send(40)
+        begun = await made.begin()
+        assert made.canaries._last_seq == begun["entry"]
+        await made.send(10)
+        await made.tick()
+        (now,) = made.canaries.to_json()
+        assert now["canary_side"]["runs"] + now["baseline_side"]["runs"] == 10
+
+
+async def test_two_canaries_count_once_each(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.write("new")
+        await made.begin()
+        await made.send(40)
+        await made.tick()
+        path = made.fleet.content / "agents" / "other" / "agent.yaml"
+        path.write_text(path.read_text().replace("title: ", "title: Now "))
+        await made.give("agent_canary", agent="other", share_milli=200)
+        await made.send(20, agent="other")
+        await made.tick()
+        sides = ("canary_side", "baseline_side")
+        runs = [sum(one[side]["runs"] for side in sides) for one in made.canaries.to_json()]
+        assert runs == [40, 20]
+
+
+async def test_a_found_fault_is_not_lost_to_what_is_read_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as made:
+        made.write("new", first="raise RuntimeError('bad')")
+        await made.begin(200)
+        await made.send(80)
+        real = Canaries._take_in
+
+        def take_in(self: Canaries, trial: Any, entry: Any, keys: Any) -> None:
+            real(self, trial, entry, keys)
+            if trial.is_faulty:  # from here on all keys are as bad
+                for key in list(trial.comparison.keys):
+                    trial.comparison.mark(key, "errors")
+
+        monkeypatch.setattr(Canaries, "_take_in", take_in)
+        (told,) = await made.tick()
+        assert "aborted for errors" in told
+
+
+async def test_a_start_whose_answer_was_lost_runs(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.write("new")
+        commands = made.fleet.app.services.store.commands
+
+        class Deaf:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(commands, name)
+
+            async def append_entries(self, drafts: Any, **more: Any) -> int:
+                await commands.append_entries(drafts, **more)
+                raise StoreFailed("the answer was lost")
+
+        store = made.fleet.app.services.store
+        made.fleet.app.services.store = CommandsOf(store, Deaf())
+        try:
+            begun = await made.begin()
+        finally:
+            made.fleet.app.services.store = store
+        (entry,) = made.fleet.entries("canary.started")
+        assert begun["entry"] == entry["seq"]
+        assert list(made.canaries.running) == ["worker"]
+
+
+class CommandsOf:
+    """A store that takes orders through something else."""
+
+    def __init__(self, store: Any, commands: Any) -> None:
+        self._store, self.commands = store, commands
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_nobody_is_woken_while_no_canary_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vedette.app.canaries._EVERY_S", 0.01)
+    async with running(tmp_path) as made:
+        ticks = 0
+
+        async def tick() -> list[str]:
+            nonlocal ticks
+            ticks += 1
+            return await real()
+
+        real = made.canaries.tick
+        monkeypatch.setattr(Canaries, "tick", lambda self: tick())
+        watching = asyncio.create_task(made.canaries.watch(lambda message: None))
+        await asyncio.sleep(0.2)
+        assert ticks == 0
+        made.write("new")
+        await made.begin()
+        await wait_until(lambda: ticks > 2, 10)
+        mode = (made.fleet.app.settings.state / "canaries").stat().st_mode
+        assert mode & 0o777 == 0o700
+        watching.cancel()
 
 
 async def test_a_repeated_order_is_not_done_again(tmp_path: Path) -> None:

@@ -13,14 +13,16 @@ from msgspec.structs import replace
 from tests.contract.app.test_releases import Fleet, change, running
 from tests.contract.app.test_releases import plan as plan
 
+from vedette.adapters.ledger_export import write_segment
 from vedette.config.agent_folder import release_digest
 from vedette.config.settings import StorePlan
 from vedette.config.snapshot import snapshot_folder
-from vedette.domain.base.errors import BadCommand, BadFleet, Forbidden, NotFound, Unavailable
+from vedette.domain.base.errors import BadCommand, Forbidden, NotFound, Unavailable
 from vedette.interfaces.cli.agent_releases import diff, history
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.http.operator_queries import READS
 from vedette.ledger.history.release_history import read_release_history
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.toy_fleet import World
 
 
@@ -94,14 +96,21 @@ async def test_a_rollback_runs_what_ran_and_a_restart_keeps_it(tmp_path: Path, w
         made.say("new")
         await made.fleet.restart()
         assert await made.judged("8") == ("old old", old), "that was taken back before"
+        made.say("half edited")
+        await made.fleet.restart()
+        assert await made.judged("9") == ("old old", old), "who starts it need not mean this"
+        await made.release()
+        assert (await made.judged("10"))[0] == "half edited half edited"
         made.say("newest")
         await made.fleet.restart()
-        assert (await made.judged("9"))[0] == "newest newest", "who starts it means this"
+        assert (await made.judged("11"))[0] == "newest newest", "a start releases again"
         made.say("newer")
         await made.fleet.restart()
-        assert await made.judged("10") == ("newer newer", newer), "and this, by then"
+        assert await made.judged("12") == ("newer newer", newer), "this, too, by then"
         how = [p.how for p in read_release_history(made.fleet.app.store.ledger, "worker")]
-        assert how == ["start", "start", "rollback", "rollback", "release", "release", "start"]
+        assert how == [
+            "start", "start", "release", "rollback", "rollback", "release", "release", "start"
+        ]  # fmt: skip
 
 
 async def test_a_release_of_the_folder_ends_its_waiting(tmp_path: Path) -> None:
@@ -158,7 +167,7 @@ async def test_what_cannot_be_rolled_back_changes_nothing(tmp_path: Path) -> Non
         assert (await made.judged("3"))[1] == second
 
 
-async def test_a_release_taken_back_to_whose_files_are_gone_is_not_replaced_by_the_bad_one(
+async def test_a_release_taken_back_to_whose_files_are_gone_pauses_its_agent_alone(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, "here") as made:
@@ -167,11 +176,57 @@ async def test_a_release_taken_back_to_whose_files_are_gone_is_not_replaced_by_t
         state = made.fleet.app.settings.state
         await made.fleet.close()
         shutil.rmtree(snapshot_folder(state, new, "worker").parent)
-        with pytest.raises(BadFleet, match="not kept"):
-            await made.fleet.open()
-        made.say("another")
-        await made.fleet.open()
+        for word in ("newer", "another"):
+            made.say(word)
+            await made.fleet.restart()
+            assert "begins nothing" in " ".join(made.fleet.app.troubles)
+            assert made.releases.missing == {"worker": new}
+            assert made.fleet.app.services.stops.is_agent_stopped("worker")
+            loaded = made.fleet.entries("fleet.loaded")[-1]
+            assert loaded["releases"]["worker"] == new, "no start releases the folder"
+        await made.release()
+        assert made.releases.missing == {}
         assert (await made.judged("5"))[0] == "another another"
+        await made.fleet.restart()
+        assert (await made.judged("6"))[0] == "another another"
+
+
+async def test_a_release_of_what_runs_ends_the_waiting_too(tmp_path: Path) -> None:
+    """So that what needs a start (another order of events, say) can be started again."""
+    async with running(tmp_path, "here") as made:
+        await three_releases(made)
+        await rollback(made)
+        other_order(made)
+        with pytest.raises(BadCommand, match="its folder waits"):
+            await made.release()
+        change(made, "agent.yaml", "order_by: id", "order_by: subject")
+        made.say("new")
+        await made.release()
+        other_order(made)
+        await made.fleet.restart()
+        assert made.fleet.app.services.fleet.agent("worker").order_by == "id"
+
+
+async def test_an_archive_keeps_what_says_that_a_folder_waits(tmp_path: Path) -> None:
+    async with running(tmp_path, "here") as made:
+        _, new, _ = await three_releases(made)
+        await rollback(made)
+        await made.fleet.restart()
+        await made.judged("5")
+        await made.fleet.wait_until_idle()
+        app = made.fleet.app
+        store = SqliteReader(app.settings.state)
+        line = (app.settings.state / "ledger.pub").read_text("utf-8").strip()
+        last = app.store.ledger.last_seq()
+        part = write_segment(store.ledger, tmp_path / "archive", last, line)
+        store.close()
+        archived = part.to_bytes().decode()
+        with pytest.raises(BadCommand, match="the folder of worker waits since entry"):
+            await made.fleet.submit_confirmed("let_go", archived=archived)
+        await made.fleet.restart()
+        assert await made.judged("6") == ("new new", new)
+        await made.release()
+        await made.fleet.submit_confirmed("let_go", archived=archived)
 
 
 def edit_limits(made: Fleet, old: str, new: str) -> None:

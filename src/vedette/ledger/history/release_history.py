@@ -144,6 +144,34 @@ def find_former_release(periods: list[ReleasePeriod], name: str, to: str | None)
     return target
 
 
+class WaitingFolder(Struct, frozen=True):
+    """A folder that a start does not release: `release` runs, as `entry` of the ledger says."""
+
+    release: str
+    entry: int
+
+
+def find_waiting_folders(record: EntryLog) -> dict[str, WaitingFolder]:
+    """Return, by agent, the folders that wait: since a rollback, or since a canary began.
+
+    Only `agent release` ends that.
+    """
+    found: dict[str, WaitingFolder] = {}
+    for seq, raw, _, _ in record.walk((*RELEASE_KINDS, "canary.started")):
+        entry = orjson.loads(raw)
+        if entry["kind"] == "canary.started":
+            found[entry["agent"]] = WaitingFolder(entry["what"], seq)
+        elif entry["kind"] == "agent.released" and entry.get("back_to") is not None:
+            found[entry["agent"]] = WaitingFolder(entry["release"], seq)
+        else:
+            for name, release in releases_of(entry).items():
+                waiting = found.get(name)
+                is_start = entry["kind"] == "fleet.loaded"
+                if waiting is not None and not (is_start and release == waiting.release):
+                    del found[name]
+    return found
+
+
 def count_memory_changes(record: EntryLog, after: int) -> int:
     """Return how many memories were promoted, retired or restored after an entry."""
     return sum(1 for _ in record.walk(_MEMORY_KINDS, after))
