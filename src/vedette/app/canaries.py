@@ -25,6 +25,7 @@ from vedette.domain.identity import ENGINE
 from vedette.engine.reservation import find_budget_gap
 from vedette.operations.canary_comparison import COSTS, Comparison, Look
 from vedette.operations.commands import Commands, Order
+from vedette.operations.release_comparison import find_wider_requests
 
 if TYPE_CHECKING:
     from vedette.app.releases import Releases
@@ -146,7 +147,7 @@ class Canaries(Struct):
                 raise
             finally:
                 services.stops.unpause(name, "canary")
-        return trial.to_json()
+        return {**trial.to_json(), "wider": find_wider_requests(current, made)}
 
     async def _record_start(self, started: Draft, command: str | None) -> int:
         """Make the start of a canary durable; return its entry. Raises as the store does."""

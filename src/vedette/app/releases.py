@@ -57,6 +57,7 @@ from vedette.ledger.history.release_history import (
 )
 from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import ChangedAgent, Commands, Order
+from vedette.operations.release_comparison import find_wider_requests
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -163,8 +164,8 @@ class Releases(Struct):
         """Make a former release of an agent the one that runs, out of its snapshot.
 
         `to` is the beginning of its digest; without one it is the release before. `publish` makes
-        the content of a policy revision live again, and answers as `policy_rollback`: what was in
-        force with the release is published first, and where it is refused or is to be confirmed
+        the content of a policy revision live again, and answers as `policy_rollback`: what was last
+        in force with the release is published first, and where it is refused or is to be confirmed
         nothing is changed. Raises as `release`; if the policy was published by then, what is
         raised says so.
         """
@@ -175,7 +176,7 @@ class Releases(Struct):
             answer = {
                 "agent": name, "was": before, "release": target.release, "since": target.at,
                 "in_force": {
-                    "policy_rev": target.policy_rev, "banks": target.banks,
+                    "policy_rev": target.last_policy_rev, "banks": target.banks,
                     "memory_changes_since": count_memory_changes(
                         self.services.store.ledger, target.entry
                     ),
@@ -188,13 +189,14 @@ class Releases(Struct):
                 what = f"the files of release {target.release[:12]} of {name} are not kept here"
                 mend = "bring its folder back from where it is kept, and `vedette agent release`"
                 raise BadCommand(what, mend=mend)
+            answer["wider"] = find_wider_requests(self.services.fleet.agent(name), made)
             if publish is None:
                 await self._make_release(order, made, before, target.entry)
                 return {**answer, "changed": True}
             # What refuses the release is found before anything is published.
             self.refuse_fixed(self.services.fleet.agent(name), made)
             await self.try_code(made)
-            published = await publish(target.policy_rev)
+            published = await publish(target.last_policy_rev)
             answer["policy"] = published
             if not published["ok"]:
                 return {**published, **answer, "changed": False}

@@ -239,12 +239,12 @@ async def test_a_rollback_with_its_policy(tmp_path: Path) -> None:
     async with running(tmp_path, "here") as made:
         old = (await made.judged("1"))[1]
         loose, _ = made.fleet.app.store.policy.live_revision()
-        edit_limits(made, "default: 800", "default: 900")
         made.say("new")
+        await made.release()
+        edit_limits(made, "default: 800", "default: 900")
         await made.fleet.apply_policy(made.fleet.policies)
         tight, _ = made.fleet.app.store.policy.live_revision()
         assert tight > loose
-        await made.release(reason="with a stricter policy")
         asked = await rollback(made, policy=True)
         assert not asked["changed"]
         assert asked["confirm"], "it loosens, and nobody has confirmed that"
@@ -262,6 +262,53 @@ async def test_a_rollback_with_its_policy(tmp_path: Path) -> None:
                 made.fleet.app.commands, "agent_rollback",
                 replace(made.fleet.order(), principal=author), {"agent": "worker", "policy": True},
             )  # fmt: skip
+
+
+async def test_what_was_published_while_it_ran_is_not_taken_back_with_what_came_after(
+    tmp_path: Path,
+) -> None:
+    """The policy that a release last ran under, not the one it began with."""
+    async with running(tmp_path, "here") as made:
+        await made.judged("1")
+        edit_limits(made, "default: 800", "default: 900")
+        await made.fleet.apply_policy(made.fleet.policies)
+        tight, _ = made.fleet.app.store.policy.live_revision()
+        await made.judged("2")
+        made.say("new")
+        await made.release()
+        done = await rollback(made, policy=True)
+        assert done["in_force"]["policy_rev"] == tight
+        assert not done["policy"]["changed"]
+        assert made.fleet.app.store.policy.live_revision()[0] == tight
+
+
+async def test_what_a_start_published_with_the_next_release_is_not_the_ones_before(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, "here") as made:
+        await made.judged("1")
+        loose, _ = made.fleet.app.store.policy.live_revision()
+        edit_limits(made, "default: 800", "default: 900")
+        made.say("new")
+        await made.fleet.restart()
+        live, _ = made.fleet.app.store.policy.live_revision()
+        assert live > loose
+        now, before = read_release_history(made.fleet.app.store.ledger, "worker")
+        assert (now.policy_rev, now.last_policy_rev) == (live, live)
+        assert (before.policy_rev, before.last_policy_rev) == (loose, loose)
+
+
+async def test_a_rollback_and_a_canary_tell_what_is_asked_for_beyond(tmp_path: Path) -> None:
+    old, new, word = WIDER["a tool"]
+    async with running(tmp_path, "here", World()) as made:
+        change(made, "agent.yaml", old, new)
+        args = {"agent": "worker", "share_milli": 100}
+        begun = await dispatch(made.fleet.app.commands, "agent_canary", made.fleet.order(), args)
+        assert begun["wider"] == [word]
+        await made.release()
+        change(made, "agent.yaml", new, old)
+        await made.release()
+        assert (await rollback(made))["wider"] == [word]
 
 
 async def test_a_rollback_that_is_refused_publishes_no_policy(tmp_path: Path) -> None:
@@ -282,10 +329,10 @@ async def test_a_failure_after_the_publication_says_what_stands(
 ) -> None:
     async with running(tmp_path, "here") as made:
         await made.judged("1")
-        edit_limits(made, "default: 800", "default: 700")
         made.say("new")
-        await made.fleet.apply_policy(made.fleet.policies)
         await made.release()
+        edit_limits(made, "default: 800", "default: 700")
+        await made.fleet.apply_policy(made.fleet.policies)
         monkeypatch.setattr("vedette.app.releases.REST_S", 0.0)
         monkeypatch.setattr(type(made.fleet.app.dispatcher), "is_active", lambda *_, **__: True)
         with pytest.raises(Unavailable, match=r"is live, and worker stays release"):

@@ -135,10 +135,10 @@ def diff(name: str, old: str, new: str) -> int:
 def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOptions) -> int:
     """Make a former release of the agent NAME the one that runs, out of its kept files.
 
-    It goes the way of `agent release`. The folder waits from then on: a start releases what it
-    holds only if that is something else than was taken back. With --policy the policy is published
-    first; where that is refused nothing changes. Memory stays: what was promoted, retired or
-    restored since is counted.
+    It goes the way of `agent release`. The folder waits from then on: no start releases what it
+    holds before `agent release` does. With --policy the policy that was last in force with it is
+    published first; where that is refused nothing changes. Memory stays: what was promoted, retired
+    or restored since is counted.
     """
     settings = current_settings()
     args = {"agent": name, "to": to, "policy": policy or None}
@@ -153,9 +153,10 @@ def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOpt
     if done["policy"] is not None:
         lines.append(f"policy: revision {done['policy']['revision']} is live, as it was then")
     else:
-        lines.append(f"policy: revision {in_force['policy_rev']} was in force when it began")
+        lines.append(f"policy: revision {in_force['policy_rev']} was last in force with it")
     changes = in_force["memory_changes_since"]
     lines.append(f"memory: {changes or 'no'} promotions, retirements and restorations since")
+    lines += _wider_lines(done)
     print_result(done, "\n".join([*lines, *deferred_note(done, "it runs")]))
     return 0
 
@@ -195,7 +196,13 @@ def canary(
         "for_us": None if for_ is None else parse_length(for_, "--for 2h"),
     }  # fmt: skip
     done = submit_command(settings, "agent_canary", args, order)
-    print_result(done, "\n".join(canary_lines(done)))
+    print_result(done, "\n".join([*canary_lines(done), *_wider_lines(done)]))
+
+
+def _wider_lines(done: Mapping[str, Any]) -> list[str]:
+    """Return what is printed of what a release asks for beyond the one that ran."""
+    wider = [f"  {sanitize_text(line)}" for line in done["wider"]]
+    return ["it asks for more:", *wider] if wider else []
 
 
 def _show_canary(settings: Settings, name: str) -> None:
