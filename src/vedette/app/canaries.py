@@ -139,7 +139,7 @@ class Canaries(Struct):
             try:
                 async with self._lock:
                     started = Draft("canary.started", fields, body=order.body())
-                    since = await self._record_start(started, order.command_id)
+                    since = await self._record(started, order.command_id)
                     trial = _make_canary(made, opened, {**fields, "seq": since})
                     self._put(trial)
             except BaseException:
@@ -149,17 +149,17 @@ class Canaries(Struct):
                 services.stops.unpause(name, "canary")
         return {**trial.to_json(), "wider": find_wider_requests(current, made)}
 
-    async def _record_start(self, started: Draft, command: str | None) -> int:
-        """Make the start of a canary durable; return its entry. Raises as the store does."""
+    async def _record(self, draft: Draft, command: str | None) -> int:
+        """Make a canary's start or end durable; return its entry. Raises as the store does."""
         store = self.releases.services.store
         before = store.ledger.last_seq()
         try:
-            return await store.commands.append_entries([started], command=command)
+            return await store.commands.append_entries([draft], command=command)
         except StoreFailed:
-            # A commit may have stood although it raised: then the canary runs, as a restart says.
-            for seq, raw, _, _ in store.ledger.walk(("canary.started",), before):
+            # A commit may have stood although it raised: then it is so, as a restart would say.
+            for seq, raw, _, _ in store.ledger.walk((draft.kind,), before):
                 entry = orjson.loads(raw)
-                if all(entry.get(name) == value for name, value in started.fields.items()):
+                if all(entry.get(name) == value for name, value in draft.fields.items()):
                     return seq
             raise
 
@@ -226,8 +226,9 @@ class Canaries(Struct):
                 told.append(f"the canary of {name} is over: {why}")
                 fields = {"agent": name, "release": entry["release"], "what": entry["what"],
                           "outcome": "release", "actor": str(ENGINE)}  # fmt: skip
-                body = Body(canonical_json({"reason": why}))
-                await store.commands.append_entries([Draft("canary.ended", fields, body=body)])
+                ended = Draft("canary.ended", fields, body=Body(canonical_json({"reason": why})))
+                with suppress(StoreFailed):  # the next start finds the same, and says so then
+                    await store.commands.append_entries([ended])
         return told
 
     async def _take_up(self, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -394,7 +395,7 @@ class Canaries(Struct):
         draft = Draft(
             kind, {**about, "actor": str(ENGINE), **fields}, body=Body(canonical_json(dict(body)))
         )
-        await services.store.commands.append_entries([draft], command=command)
+        await self._record(draft, command)
         del self.running[name]
         if services.fleet.canaries.get(name) is trial.canary:
             del services.fleet.canaries[name], services.canary_code[name]

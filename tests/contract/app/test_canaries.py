@@ -662,7 +662,7 @@ async def test_a_found_fault_is_not_lost_to_what_is_read_after_it(
         assert "aborted for errors" in told
 
 
-async def test_a_start_whose_answer_was_lost_runs(tmp_path: Path) -> None:
+async def test_a_start_whose_answer_was_lost_runs_and_such_an_end_ends_it(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         made.write("new")
         commands = made.fleet.app.services.store.commands
@@ -679,11 +679,14 @@ async def test_a_start_whose_answer_was_lost_runs(tmp_path: Path) -> None:
         made.fleet.app.services.store = CommandsOf(store, Deaf())
         try:
             begun = await made.begin()
+            assert list(made.canaries.running) == ["worker"]
+            await made.give("agent_canary_end", agent="worker")
+            assert made.canaries.running == {}
         finally:
             made.fleet.app.services.store = store
         (entry,) = made.fleet.entries("canary.started")
         assert begun["entry"] == entry["seq"]
-        assert list(made.canaries.running) == ["worker"]
+        assert len(made.fleet.entries("canary.ended")) == 1
 
 
 class CommandsOf:

@@ -153,6 +153,17 @@ def test_no_more_keys_are_compared_than_are_kept(monkeypatch: pytest.MonkeyPatch
     assert (len(comparison.keys), comparison.observations) == (50, 50)
 
 
+def test_what_is_shown_is_made_anew_only_when_there_is_something_new() -> None:
+    comparison = Comparison(lambda key: key == "a")
+    comparison.count_run("a")
+    shown = comparison.preview()
+    assert comparison.preview() is shown
+    comparison.spend("a", "tokens", 7)
+    assert comparison.preview().canary.spent["tokens"] == 7
+    assert comparison.look() == comparison._compare(1)
+    assert comparison.preview().number == 2
+
+
 def test_a_little_more_cost_is_no_alarm() -> None:
     rng = random.Random(7)
     for _ in range(20):

@@ -25,8 +25,8 @@ class ReleasePeriod(Struct):
     `entry` is the ledger's that began it, at `at` (microseconds); `how` says by what: a start of
     the fleet, or a person's release or rollback, whose `reason` is None where it was erased.
     `policy_rev` and `banks` (each memory bank's version) were in force then, `last_policy_rev` when
-    it ended (or is now): what a start published that began the next is that one's.
-    `memory_entry` is the last entry before it by which a memory was promoted, retired or restored (0: none), with
+    it ended (or is now): what a start published that began the next is that one's. `memory_entry`
+    is the last entry before it by which a memory was promoted, retired or restored (0: none), with
     `memory_changes` of them since `banks` was recorded. `runs` are the runs whose first turn the
     release thought in that time.
     """
