@@ -219,12 +219,14 @@ def _show_canary(settings: Settings, name: str) -> None:
 def canary_lines(one: Mapping[str, Any]) -> list[str]:
     """Return what is printed of a running canary, line by line."""
     ours, theirs = one["canary_side"], one["baseline_side"]
+    runs = ours["runs"] + theirs["runs"]
+    share = f" ({ours['runs'] / runs:.1%} of the runs)" if runs else ""
     lines = [
         f"canary: {one['agent']} tries {one['canary'][:_SHORT]} beside "
         f"{one['release'][:_SHORT]} for {one['share_milli'] / 10:g}% of its keys until "
         f"{format_time(one['until'])}; a person releases it then",
         f"  {ours['runs']:,} runs of {ours['keys']:,} keys, beside {theirs['runs']:,} of "
-        f"{theirs['keys']:,}",
+        f"{theirs['keys']:,}{share}",
     ]
     if not one["can_find_fault"]:
         lines.append("  too few keys so far: one that failed on each of its own would not be found")
