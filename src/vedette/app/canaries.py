@@ -25,16 +25,15 @@ from vedette.domain.identity import ENGINE
 from vedette.engine.reservation import find_budget_gap
 from vedette.operations.canary_comparison import COSTS, Comparison, Look
 from vedette.operations.commands import Commands, Order
+from vedette.operations.release_comparison import find_wider_requests
 
 if TYPE_CHECKING:
     from vedette.app.releases import Releases
 
 VERBS: Mapping[str, Mapping[str, type]] = {
-    "agent_canary": {
-        "agent": str, "share_milli": int, "for_us": int, "min_runs": int, "promote": bool,
-    },
+    "agent_canary": {"agent": str, "share_milli": int, "for_us": int, "min_runs": int},
     "agent_canary_end": {"agent": str},
-}  # fmt: skip
+}
 NEEDED = dict.fromkeys(VERBS, "agent")
 
 FOR_US = 2 * 3_600_000_000
@@ -43,7 +42,7 @@ MAX_SHARE_MILLI = 500
 _MAX_FOR_US = 31 * 86_400_000_000
 _EVERY_S = 1.0
 # How many entries are read at a time, before others have their turn of the loop.
-_SLICE = 500
+_SLICE = 100
 # How long what a canary is at may take to end before its workers are.
 _LINGER_S = 30.0
 _READ_KINDS = (
@@ -61,7 +60,6 @@ class CanaryTrial(Struct):
     baseline: str
     until_us: int
     min_runs: int
-    promotes: bool
     opened: OpenedCode
     comparison: Comparison
     last: Look | None = None
@@ -78,7 +76,7 @@ class CanaryTrial(Struct):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `status --json` prints it."""
-        look = self.comparison.preview(self.comparison.looks + 1)
+        look = self.comparison.preview()
         return {
             "agent": self.agent.name,
             "release": self.baseline,
@@ -87,7 +85,6 @@ class CanaryTrial(Struct):
             "share_milli": self.canary.share_milli,
             "until": self.until_us,
             "min_runs": self.min_runs,
-            "promotes": self.promotes,
             **look.to_json(),
         }
 
@@ -101,6 +98,7 @@ class Canaries(Struct):
     _last_seq: int = 0
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- a person's orders ----------------------------------------------------------------------
 
@@ -111,8 +109,6 @@ class Canaries(Struct):
         share_milli: int,
         for_us: int = FOR_US,
         min_runs: int = MIN_RUNS,
-        *,
-        promote: bool = False,
     ) -> dict[str, Any]:
         """Let the present content of an agent's folder run beside its release.
 
@@ -136,23 +132,36 @@ class Canaries(Struct):
             fields = {
                 "agent": name, "release": made.release, "what": current.release,
                 "share_milli": share_milli, "until": until_us, "limit": min_runs,
-                "outcome": "promote" if promote else "ask", "actor": str(order.principal),
+                "actor": str(order.principal),
             }  # fmt: skip
-            # Until the canary is in its place nothing of its keys is begun.
+            # Until the canary is in its place nothing of its keys is begun, and nothing is read.
             services.stops.pause(name, "canary")
             try:
-                started = Draft("canary.started", fields, body=order.body())
-                since = await services.store.commands.append_entries(
-                    [started], command=order.command_id
-                )
-                trial = _make_canary(made, opened, {**fields, "seq": since})
-                self._put(trial)
+                async with self._lock:
+                    started = Draft("canary.started", fields, body=order.body())
+                    since = await self._record(started, order.command_id)
+                    trial = _make_canary(made, opened, {**fields, "seq": since})
+                    self._put(trial)
             except BaseException:
                 await opened.close()
                 raise
             finally:
                 services.stops.unpause(name, "canary")
-        return trial.to_json()
+        return {**trial.to_json(), "wider": find_wider_requests(current, made)}
+
+    async def _record(self, draft: Draft, command: str | None) -> int:
+        """Make a canary's start or end durable; return its entry. Raises as the store does."""
+        store = self.releases.services.store
+        before = store.ledger.last_seq()
+        try:
+            return await store.commands.append_entries([draft], command=command)
+        except StoreFailed:
+            # A commit may have stood although it raised: then it is so, as a restart would say.
+            for seq, raw, _, _ in store.ledger.walk((draft.kind,), before):
+                entry = orjson.loads(raw)
+                if all(entry.get(name) == value for name, value in draft.fields.items()):
+                    return seq
+            raise
 
     async def end(self, order: Order, name: str) -> dict[str, Any]:
         """End an agent's canary; its keys are the release's again."""
@@ -161,7 +170,7 @@ class Canaries(Struct):
             trial = self.running.get(name)
             if trial is None:
                 raise BadCommand(f"{name} has no canary")
-            look = trial.comparison.preview(trial.comparison.looks + 1)
+            look = trial.comparison.preview()
             fields = {"outcome": "person", "actor": str(order.principal)}
             body = {"reason": order.reason, **look.to_json()}
             await self._end(trial, "canary.ended", fields, body, order.command_id)
@@ -217,8 +226,9 @@ class Canaries(Struct):
                 told.append(f"the canary of {name} is over: {why}")
                 fields = {"agent": name, "release": entry["release"], "what": entry["what"],
                           "outcome": "release", "actor": str(ENGINE)}  # fmt: skip
-                body = Body(canonical_json({"reason": why}))
-                await store.commands.append_entries([Draft("canary.ended", fields, body=body)])
+                ended = Draft("canary.ended", fields, body=Body(canonical_json({"reason": why})))
+                with suppress(StoreFailed):  # the next start finds the same, and says so then
+                    await store.commands.append_entries([ended])
         return told
 
     async def _take_up(self, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -240,8 +250,10 @@ class Canaries(Struct):
     def _put(self, trial: CanaryTrial) -> None:
         """Let a canary run. Nothing is awaited: no turn sees half of it."""
         services, name = self.releases.services, trial.agent.name
+        since = trial.canary.since
+        self._last_seq = min(self._last_seq, since) if self.running else since
         self.running[name] = trial
-        self._last_seq = min(self._last_seq or trial.canary.since, trial.canary.since)
+        self._begun.set()
         services.canary_code[name] = trial.opened.code
         services.fleet.canaries[name] = trial.canary
 
@@ -261,6 +273,9 @@ class Canaries(Struct):
     async def watch(self, trouble: Callable[[str], None]) -> None:
         """Compare the canaries for as long as the fleet runs."""
         while True:
+            if not self.running:
+                self._begun.clear()
+                await self._begun.wait()
             await asyncio.sleep(_EVERY_S)
             with suppress(StoreFailed):  # it is asked again
                 for line in await self.tick():
@@ -271,11 +286,14 @@ class Canaries(Struct):
         keys: dict[str, str] = {}
         while True:
             count = 0
+            agents = [f'"agent":"{name}"'.encode() for name in self.running]
             for seq, raw, _, _ in store.ledger.walk(_READ_KINDS, self._last_seq):
                 self._last_seq, count = seq, count + 1
+                if not any(agent in raw for agent in agents):
+                    continue
                 entry = orjson.loads(raw)
                 trial = self.running.get(entry.get("agent", ""))
-                if trial is not None:
+                if trial is not None and not trial.is_faulty:
                     self._take_in(trial, entry, keys)
                     if trial.comparison.is_due:
                         # Here, not later: whoever reads this again makes the same looks.
@@ -337,6 +355,10 @@ class Canaries(Struct):
             return f"{name}: its canary was aborted: {gap}"
         if trial.is_faulty:
             return await self._abort(trial)
+        if (ceiling := trial.opened.code.ceiling) is not None:
+            body = {"reason": ceiling, **trial.comparison.preview().to_json()}
+            await self._end(trial, "canary.aborted", {"rule": "ceiling"}, body)
+            return f"{name}: its canary was aborted: {ceiling}, which is the agent's ceiling"
         return await self._finish(trial) if is_over else None
 
     async def _abort(self, trial: CanaryTrial) -> str:
@@ -347,24 +369,17 @@ class Canaries(Struct):
         return f"{trial.agent.name}: {_abort_text(trial, look)}"
 
     async def _finish(self, trial: CanaryTrial) -> str:
-        """End a canary whose time is over; make it the release, if that was wanted."""
+        """End a canary whose time is over. Whether it becomes the release, a person says."""
         name = trial.agent.name
         trial.last = look = trial.comparison.look()
         if look.fault is not None:
             return await self._abort(trial)
-        if look.canary.runs < trial.min_runs:
+        if look.canary.runs < trial.min_runs or not look.can_find_fault:
             await self._end(trial, "canary.ended", {"outcome": "few"}, look.to_json())
-            return f"{name}: its canary is over; {look.canary.runs} runs prove nothing"
-        outcome = "promote" if trial.promotes else "ask"
-        await self._end(trial, "canary.ended", {"outcome": outcome}, look.to_json())
-        if not trial.promotes:
-            return f"{name}: its canary is over without a fault; `vedette agent release {name}`"
-        order = Order(ENGINE, f"its canary (entry {trial.canary.since}) showed no fault")
-        try:
-            await self.releases.promote(order, trial.agent, trial.baseline)
-        except VedetteError as error:
-            return f"{name}: its canary showed no fault, and it could not be released: {error}"
-        return f"{name}: its canary showed no fault; release {trial.agent.release[:12]} runs"
+            few = f"{look.canary.runs} runs of {look.canary.keys} keys"
+            return f"{name}: its canary is over; {few} prove nothing"
+        await self._end(trial, "canary.ended", {"outcome": "ask"}, look.to_json())
+        return f"{name}: its canary is over without a fault; `vedette agent release {name}`"
 
     async def _end(
         self,
@@ -380,7 +395,7 @@ class Canaries(Struct):
         draft = Draft(
             kind, {**about, "actor": str(ENGINE), **fields}, body=Body(canonical_json(dict(body)))
         )
-        await services.store.commands.append_entries([draft], command=command)
+        await self._record(draft, command)
         del self.running[name]
         if services.fleet.canaries.get(name) is trial.canary:
             del services.fleet.canaries[name], services.canary_code[name]
@@ -389,15 +404,26 @@ class Canaries(Struct):
         closing.add_done_callback(self._closing.discard)
 
     async def _close_code(self, trial: CanaryTrial) -> None:
-        """Let go of a canary's workers once nobody waits for them, in a bounded time."""
+        """Let go of a canary's workers once nobody waits for them, in a bounded time.
+
+        A call that has begun has its tool's time to end: cut off, nobody would know what it did.
+        """
+        longest_us = max((tool.timeout_us for tool in trial.agent.tools.values()), default=0)
         try:
-            async with asyncio.timeout(_LINGER_S):
-                while self.releases.dispatcher.is_active(trial.agent.name):  # noqa: ASYNC110
+            async with asyncio.timeout(max(_LINGER_S, longest_us / 1e6)):
+                while self._is_at_work(trial):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
             pass
         finally:
             await trial.opened.close()
+
+    def _is_at_work(self, trial: CanaryTrial) -> bool:
+        """Say whether a canary's code is asked or called by a run that it has begun."""
+        dispatcher, code = self.releases.dispatcher, trial.opened.code
+        if any(context.code is code for context in dispatcher.active_runs.values()):
+            return True
+        return any(map(trial.canary.has_key, dispatcher.judged_keys(trial.agent.name)))
 
     async def close(self) -> None:
         """Let go of all canaries' workers; the canaries go on with the next start."""
@@ -416,7 +442,6 @@ def _make_canary(made: Agent, opened: OpenedCode, entry: Mapping[str, Any]) -> C
         entry["what"],
         entry["until"],
         entry["limit"],
-        entry["outcome"] == "promote",
         opened,
         Comparison(canary.has_key),
     )

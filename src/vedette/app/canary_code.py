@@ -44,8 +44,9 @@ async def open_canary_code(
     alone, state = Fleet(services.fleet.name, {agent.name: agent}), settings.state / "canaries"
     async with AsyncExitStack() as stack:
         judge_folder, model_folder = (state / agent.name / part for part in ("judge", "model"))
-        for folder in (judge_folder, model_folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One by one: what `parents` makes has the modes of the umask.
+        for folder in (state, state / agent.name, judge_folder, model_folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
         pool = open_pool(settings, alone, services.metrics, folder=judge_folder)
         model_pool = open_model_pool(settings, alone, services.metrics, model_folder)
         for each in (pool, model_pool):

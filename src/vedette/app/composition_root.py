@@ -6,7 +6,7 @@ done anything. What comes out is idle: `vedette.interfaces.daemon.Daemon` sets i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -188,15 +188,15 @@ async def _open_app(
     fleet_clock = FleetClock(clock, settings.state / CLOCK_FILE)
     loaded = load_fleet(settings.root, settings, now_us=fleet_clock.now_us())
     fleet = loaded.fleet
-    contained = assess_containment(settings, fleet.agents)
-    require_sandbox(settings, contained)
-    require_foreign_box(contained, fleet.agents)
     closed = secure_folder(settings.state)
     store = open_store(settings, fleet_clock.now_us)
     jump = _begin_clock(fleet_clock, store)
     metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
         waiting = apply_start_releases(loaded, settings, store.ledger)
+        contained = assess_containment(settings, fleet.agents)
+        require_sandbox(settings, contained)
+        require_foreign_box(contained, fleet.agents)
         snapshot_fleet(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, fork_server)
         model_pool = None if reasoners else open_model_pool(settings, fleet, metrics)
@@ -226,7 +226,9 @@ async def _open_app(
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.cluster.epoch, "what": what})
         jumped = [] if jump is None or settings.store.visit else [jump_entry(jump)]
-        loads = _fleet_loaded_draft(loaded, versions, settings.store.visit)
+        for name in waiting.missing:
+            services.stops.pause(name, "release")
+        loads = _fleet_loaded_draft(loaded, versions, waiting.missing, settings.store.visit)
         await record_start(services, rollout, lessons, [opened, loads, *jumped])
         await _store_displays(settings, store)
         if not settings.store.visit:
@@ -237,7 +239,7 @@ async def _open_app(
             if each is not None:
                 each.close()
         raise
-    troubles += [*waiting, *closed, *banks.remarks]
+    troubles += [*waiting.told, *closed, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "
@@ -251,7 +253,8 @@ async def _open_app(
     )
     commands = await _commands(settings, services, store, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
-    releases = Releases(settings, services, lessons, dispatcher, rollout, scopes)
+    missing = dict(waiting.missing)
+    releases = Releases(settings, services, lessons, dispatcher, rollout, scopes, missing)
     canaries = Canaries(releases, partial(open_canary_code, settings, services, lessons))
     commands.releases, commands.canaries = releases, canaries
     if not settings.store.visit:
@@ -364,8 +367,12 @@ def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     return {name: agent for name, agent in agents.items() if agent.has_judge}
 
 
-def _fleet_loaded_draft(loaded: LoadedFleet, versions: Any, visit: bool) -> Draft:
+def _fleet_loaded_draft(
+    loaded: LoadedFleet, versions: Any, missing: Mapping[str, str], visit: bool
+) -> Draft:
+    # One whose release is not here is not replaced by what lies in its folder.
     releases = {agent.name: agent.release for agent in loaded.fleet.agents.values()}
+    releases.update(missing)
     # Who comes for one command decides no release (see `vedette.app.releases`).
     what = "visit" if visit else None
     return Draft("fleet.loaded", {"releases": releases, "banks": dict(versions), "what": what})

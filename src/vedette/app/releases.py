@@ -52,10 +52,12 @@ from vedette.engine.services import Services
 from vedette.ledger.history.release_history import (
     count_memory_changes,
     find_former_release,
+    find_waiting_folders,
     read_release_history,
 )
 from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import ChangedAgent, Commands, Order
+from vedette.operations.release_comparison import find_wider_requests
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -131,7 +133,9 @@ class Releases(Struct):
             before = self._wanted_releases.get(name, before)
         made = self.read_folder(name)
         answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
-        if made.release == current.release == before and name not in self.missing:
+        waits = name in find_waiting_folders(self.services.store.ledger)
+        is_same = made.release == current.release == before
+        if is_same and not waits and name not in self.missing:
             if order.command_id is not None:
                 await self.services.store.commands.append_entries([], command=order.command_id)
             return {**answer, "changed": False}
@@ -150,11 +154,6 @@ class Releases(Struct):
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
 
-    async def promote(self, order: Order, made: Agent, before: str) -> None:
-        """Make a canary's release, whose snapshot is at hand, the release. Raises as `release`."""
-        async with self.order_lock:
-            await self._make_release(order, made, before)
-
     async def rollback(
         self,
         order: Order,
@@ -165,8 +164,8 @@ class Releases(Struct):
         """Make a former release of an agent the one that runs, out of its snapshot.
 
         `to` is the beginning of its digest; without one it is the release before. `publish` makes
-        the content of a policy revision live again, and answers as `policy_rollback`: what was in
-        force with the release is published first, and where it is refused or is to be confirmed
+        the content of a policy revision live again, and answers as `policy_rollback`: what was last
+        in force with the release is published first, and where it is refused or is to be confirmed
         nothing is changed. Raises as `release`; if the policy was published by then, what is
         raised says so.
         """
@@ -177,7 +176,7 @@ class Releases(Struct):
             answer = {
                 "agent": name, "was": before, "release": target.release, "since": target.at,
                 "in_force": {
-                    "policy_rev": target.policy_rev, "banks": target.banks,
+                    "policy_rev": target.last_policy_rev, "banks": target.banks,
                     "memory_changes_since": count_memory_changes(
                         self.services.store.ledger, target.entry
                     ),
@@ -190,13 +189,14 @@ class Releases(Struct):
                 what = f"the files of release {target.release[:12]} of {name} are not kept here"
                 mend = "bring its folder back from where it is kept, and `vedette agent release`"
                 raise BadCommand(what, mend=mend)
+            answer["wider"] = find_wider_requests(self.services.fleet.agent(name), made)
             if publish is None:
                 await self._make_release(order, made, before, target.entry)
                 return {**answer, "changed": True}
             # What refuses the release is found before anything is published.
             self.refuse_fixed(self.services.fleet.agent(name), made)
             await self.try_code(made)
-            published = await publish(target.policy_rev)
+            published = await publish(target.last_policy_rev)
             answer["policy"] = published
             if not published["ok"]:
                 return {**published, **answer, "changed": False}
@@ -245,7 +245,13 @@ class Releases(Struct):
         if fixed:
             what = f"a running fleet cannot change {', '.join(fixed)} of {release.name}"
             where = f"{release.name}/agent.yaml"
-            raise BadCommand(what, where=where, mend="start the fleet again: that is a release")
+            mend = "start the fleet again: that is a release"
+            if release.name in find_waiting_folders(self.services.store.ledger):
+                mend = (
+                    "its folder waits, so a start does not release it: bring back what runs, "
+                    "`vedette agent release`, then change it and start the fleet again"
+                )
+            raise BadCommand(what, where=where, mend=mend)
         self._refuse_unbounded(release)
 
     def _refuse_unbounded(self, release: Agent) -> None:

@@ -332,6 +332,12 @@ class Fleet(Struct, frozen=True):
             return canary.agent
         return self.agent(name)
 
+    def releases(self, name: str) -> tuple[Agent, ...]:
+        """Return every release of an agent that runs: its own, and its canary's."""
+        canary, found = self.canaries.get(name), self.agents.get(name)
+        trial = None if canary is None else canary.agent
+        return tuple(agent for agent in (found, trial) if agent is not None)
+
     def replace(self, agent: Agent) -> None:
         """Put another release of an agent in the place of the one there is."""
         self.agents[agent.name] = agent

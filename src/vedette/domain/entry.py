@@ -23,7 +23,7 @@ KINDS = frozenset(
         # (`back_to`) began; body: reason.
         "agent.released",
         # Another release runs beside an agent's release (`what`) for a share of its keys,
-        # until an instant; `outcome` says what becomes of it then: promote or ask. Body: reason.
+        # until an instant; body: reason.
         "canary.started",
         "canary.aborted",  # the engine found it worse, by `rule`; body: the numbers of both
         "canary.ended",  # its time was over, a release was made or a person ended it; body: numbers
@@ -118,7 +118,7 @@ FIELDS = frozenset(
 
 # The kinds that say which release of an agent the fleet runs: the last one counts.
 RELEASE_KINDS = ("fleet.loaded", "agent.released")
-# Those that begin and end a candidate beside it.
+# Those that begin and end a canary beside it.
 CANARY_KINDS = ("canary.started", "canary.aborted", "canary.ended")
 
 

@@ -43,6 +43,7 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
             and services.store.cluster.is_lease_valid(context.epoch)
             and services.store.steps.is_ready
             and not services.stops.bars_call(agent.name, row.tool)
+            and not is_past_canary(services, context)
         )
 
     assert row.effect is not None
@@ -50,6 +51,7 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
         await await_store(services, context)
     # What may have happened already is not decided anew: first it is found out.
     if row.effect == "intended" and not may_start():
+        refuse_past_canary(services, context)
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])
         return
@@ -170,8 +172,26 @@ async def call_target(
         services.calls.unrecorded.discard(row.id)
         if not services.store.steps.is_ready:
             return
+        if is_past_canary(services, context) and row.id in context.started_here:
+            # Known here alone: whoever looks at it afresh would have to ask its target.
+            context.started_here.discard(row.id)
+            now, absent = services.clock.now_us(), replace(row, effect="intended")
+            await commit_effect_change(context, absent, "effect.absent", now=now, what="uncalled")
+        refuse_past_canary(services, context)
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])
+
+
+def is_past_canary(services: Services, context: RunContext) -> bool:
+    """Say whether a run was begun by a canary that is over: it begins nothing more."""
+    code = context.code
+    return code is not None and services.canary_code.get(context.agent.name) is not code
+
+
+def refuse_past_canary(services: Services, context: RunContext) -> None:
+    """Raise Superseded if a run's canary is over: the release goes on with it, and decides anew."""
+    if is_past_canary(services, context):
+        raise Superseded(f"the canary of {context.agent.name} is over")
 
 
 async def resolve_lost_effect(
@@ -380,4 +400,4 @@ async def record_outcome(
     if state == "done":
         observe_effect(context, after, now)
     if state == "failed":
-        await count_error(services, context.agent.name)
+        await count_error(services, context.run)

@@ -81,6 +81,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     """
     check_release(services, context)
     while context.run.state not in ("done", "dead"):
+        if context.code is not None:
+            check_release(services, context)  # its canary may be over by now
         now = services.clock.now_us()
         if context.task is not None and await yield_to_person(services, context, now):
             break

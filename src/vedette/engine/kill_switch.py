@@ -21,6 +21,7 @@ from vedette.domain.base.fleet_clock import JUMP_US
 from vedette.domain.effect import PERMIT_LIFE_US
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import ENGINE
+from vedette.domain.run import Run
 from vedette.domain.stop import StopScope, UnrecordedStop
 from vedette.engine.services import Services
 
@@ -153,10 +154,21 @@ async def lift_expired_stops(services: Services, now_us: int) -> None:
             reload_stops(services)  # a person lifted it in the same moment
 
 
-async def count_error(services: Services, agent: str) -> None:
-    """Count an error of an agent; park it if that was one too many."""
+async def count_error(services: Services, run: Run) -> None:
+    """Count an error of a run's agent; park it if that was one too many.
+
+    A canary's are counted apart, and end the canary: its release is as well as it was.
+    """
+    agent, canary = run.agent, services.fleet.canaries.get(run.agent)
     known = services.fleet.agents.get(agent)
-    if known is not None:
-        over = services.rate_counters.count_error(agent, known.rate_limits, services.clock.now_us())
-        if over is not None:
-            await park_agent(services, agent, over)
+    if known is None:
+        return
+    now_us = services.clock.now_us()
+    if canary is not None and canary.has_run(run.key, run.position):
+        code = services.canary_code[agent]
+        over = code.rate_counters.count_error(agent, known.rate_limits, now_us)
+        code.ceiling = code.ceiling or over
+        return
+    over = services.rate_counters.count_error(agent, known.rate_limits, now_us)
+    if over is not None:
+        await park_agent(services, agent, over)

@@ -29,11 +29,16 @@ from vedette.policy.gateway import Gateway
 
 
 class CanaryCode(Struct):
-    """What runs the code of a canary release, apart from what runs all others'."""
+    """What runs the code of a canary release, apart from what runs all others'.
+
+    Its errors are counted here; `ceiling` says which rate limit they have reached, if one.
+    """
 
     agent: Agent
     reasoners: Mapping[str, Reasoner]
     tool_executor: ToolExecutor
+    rate_counters: RateCounters = field(default_factory=RateCounters)
+    ceiling: str | None = None
 
 
 class Services(Struct):

@@ -8,11 +8,16 @@ for each measure: what one busy key does over and over is one observation, as it
 
 A cost marks a key whose mean a run is more than twice the lower quartile of all keys, of both
 sides: a threshold that does not depend on the sides leaves the test exact, and a little more is
-no alarm.
+no alarm. Where keys cost nothing that quartile may be 0, and hides what the others cost: so the
+lower quartile of the keys that cost anything makes a second mark, and the two share what the
+measure may spend (Bonferroni).
 
 The test is made when the observations of both sides together reach 32, 64, 128 …. Look k may spend
 ALPHA / measures / (k(k+1)) of false alarm on each measure, which sums to ALPHA over all looks
 and measures, however long it goes on (Boole's inequality).
+
+What no look could find is no proof: `Look.can_find_fault` says whether a canary that fails on each
+of its keys, and only there, would be found. The first MAX_KEYS keys are compared, and no others.
 """
 
 from __future__ import annotations
@@ -30,11 +35,13 @@ MEASURES = (*MARKS, *COSTS)
 ALPHA = 0.05
 FIRST_LOOK = 32
 COST_FACTOR = 2
+MAX_KEYS = 20_000
 
 
 class KeyTally(Struct):
-    """What is known of one key: runs, marks (of MARKS) and spend (of COSTS)."""
+    """What is known of one key: its side, runs, marks (of MARKS) and spend (of COSTS)."""
 
+    is_canary: bool
     runs: int = 0
     marks: set[str] = field(default_factory=set)
     spent: dict[str, int] = field(default_factory=dict)
@@ -58,7 +65,8 @@ class Look(Struct, frozen=True):
     """One look at a canary. `fault` is the measure that aborts it, None if none does.
 
     `probabilities` are, for each measure, how likely so many marked keys of the canary are if
-    it is no worse; `bound` is what each is compared with.
+    it is no worse; `bound` is what each is compared with. `can_find_fault` says whether the canary
+    had keys enough for one that fails on each of them to be found.
     """
 
     number: int
@@ -67,6 +75,7 @@ class Look(Struct, frozen=True):
     baseline: SideTally
     probabilities: Mapping[str, float]
     fault: str | None
+    can_find_fault: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `--json` prints it, and as an entry's body keeps it: with no fraction."""
@@ -77,6 +86,7 @@ class Look(Struct, frozen=True):
             "canary_side": self.canary.to_json(),
             "baseline_side": self.baseline.to_json(),
             "fault": self.fault,
+            "can_find_fault": self.can_find_fault,
         }
 
 
@@ -87,26 +97,32 @@ class Comparison(Struct):
     keys: dict[str, KeyTally] = field(default_factory=dict)
     observations: int = 0
     looks: int = 0
+    _preview: Look | None = None
 
     def count_run(self, key: str) -> None:
         """Take in that a run of a key was thought, or given up before."""
-        self._tally(key).runs += 1
-        self.observations += 1
+        if (tally := self._tally(key)) is not None:
+            tally.runs += 1
+            self.observations += 1
 
     def mark(self, key: str, measure: str) -> None:
         """Take in that a key showed what one of MARKS counts."""
-        self._tally(key).marks.add(measure)
-        self.observations += 1
+        if (tally := self._tally(key)) is not None:
+            tally.marks.add(measure)
+            self.observations += 1
 
     def spend(self, key: str, unit: str, amount: int) -> None:
         """Take in what a run of a key spent of one of COSTS."""
-        spent = self._tally(key).spent
-        spent[unit] = spent.get(unit, 0) + amount
+        if (tally := self._tally(key)) is not None:
+            tally.spent[unit] = tally.spent.get(unit, 0) + amount
 
-    def _tally(self, key: str) -> KeyTally:
+    def _tally(self, key: str) -> KeyTally | None:
         found = self.keys.get(key)
         if found is None:
-            found = self.keys[key] = KeyTally()
+            if len(self.keys) >= MAX_KEYS:
+                return None
+            found = self.keys[key] = KeyTally(self.has_key(key))
+        self._preview = None
         return found
 
     @property
@@ -116,37 +132,59 @@ class Comparison(Struct):
 
     def look(self) -> Look:
         """Make the next look, which spends its part of the false alarms."""
+        look = self.preview()
         self.looks += 1
-        return self.preview(self.looks)
+        self._preview = None
+        return look
 
-    def preview(self, number: int) -> Look:
-        """Return what the look of a number finds by now; to be acted on only if it is the next."""
-        marked = {measure: self._find_marked(measure) for measure in MEASURES}
+    def preview(self) -> Look:
+        """Return what the next look would find by now; to be acted on only if it is made."""
+        if self._preview is None:
+            self._preview = self._compare(self.looks + 1)
+        return self._preview
+
+    def _compare(self, number: int) -> Look:
         tested = {key for key, tally in self.keys.items() if tally.runs or tally.marks}
-        dealt = {key for key in tested if self.has_key(key)}
-        ours = self._add_up(dealt, marked)
-        theirs = self._add_up(tested - dealt, marked)
-        probabilities = {
-            measure: hypergeometric_tail(len(keys & dealt), len(dealt), len(keys), len(tested))
-            for measure, keys in marked.items()
-        }
+        dealt = {key for key in tested if self.keys[key].is_canary}
+        probabilities: dict[str, float] = {}
+        marked: dict[str, set[str]] = {}
+        for measure in MEASURES:
+            marks = self._find_marks(measure)
+            tails = [
+                hypergeometric_tail(len(keys & dealt), len(dealt), len(keys), len(tested))
+                for keys in marks
+            ]
+            least = min(range(len(marks)), key=tails.__getitem__)
+            probabilities[measure] = min(1.0, len(marks) * tails[least])
+            marked[measure] = marks[least]
         bound = ALPHA / len(MEASURES) / (number * (number + 1))
         worst = min(probabilities, key=lambda measure: probabilities[measure])
-        fault = worst if probabilities[worst] <= bound else None
-        return Look(number, bound, ours, theirs, probabilities, fault)
+        return Look(
+            number,
+            bound,
+            self._add_up(dealt, marked),
+            self._add_up(tested - dealt, marked),
+            probabilities,
+            worst if probabilities[worst] <= bound else None,
+            hypergeometric_tail(len(dealt), len(dealt), len(dealt), len(tested)) <= bound,
+        )
 
-    def _find_marked(self, measure: str) -> set[str]:
+    def _find_marks(self, measure: str) -> list[set[str]]:
+        """Return the keys that a measure marks: for a cost by each of its two thresholds."""
         if measure in MARKS:
-            return {key for key, tally in self.keys.items() if measure in tally.marks}
+            return [{key for key, tally in self.keys.items() if measure in tally.marks}]
         means = {
             key: tally.spent.get(measure, 0) / tally.runs
             for key, tally in self.keys.items()
             if tally.runs
         }
-        if not means:
-            return set()
-        threshold = COST_FACTOR * sorted(means.values())[len(means) // 4]
-        return {key for key, mean in means.items() if mean > threshold}
+        ordered = sorted(means.values())
+        costly = [mean for mean in ordered if mean > 0]
+        quartiles = dict.fromkeys(part[len(part) // 4] for part in (ordered, costly) if part)
+        return [
+            {key for key, mean in means.items() if mean > COST_FACTOR * quartile}
+            for quartile in quartiles
+        ] or [set()]
 
     def _add_up(self, keys: set[str], marked: Mapping[str, set[str]]) -> SideTally:
         tallies = [self.keys[key] for key in keys]

@@ -97,8 +97,6 @@ class CanaryKeeper(Protocol):
         share_milli: int,
         for_us: int = ...,
         min_runs: int = ...,
-        *,
-        promote: bool = False,
     ) -> dict[str, Any]: ...
 
     async def end(self, order: Order, name: str) -> dict[str, Any]: ...
@@ -357,7 +355,8 @@ class Commands(Struct):
         agents = self.services.fleet.agents
         if scope == "agent" and name not in agents:
             raise NotFound(f"there is no agent {name!r}", mend=f"one of: {', '.join(agents)}")
-        tools = sorted({tool for agent in agents.values() for tool in agent.tools})
+        releases = (one for agent in agents for one in self.services.fleet.releases(agent))
+        tools = sorted({tool for release in releases for tool in release.tools})
         if scope == "tool" and name not in tools:
             raise NotFound(f"there is no tool {name!r}", mend=f"one of: {', '.join(tools)}")
 

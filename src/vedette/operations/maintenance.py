@@ -21,6 +21,7 @@ from vedette.domain.memory_state import ARCHIVE_CAUSE, LedgerMemory
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run
 from vedette.engine.services import Services
+from vedette.ledger.history.release_history import find_waiting_folders
 from vedette.ledger.merkle import ProofError, SigningKey
 from vedette.ledger.pruned_log import ArchivedPrefix
 
@@ -168,12 +169,23 @@ class Maintenance(Struct):
         # So that banks keep what was learned of it: it is not to be forgotten, it is elsewhere.
         erasing = replace(erasing, fields={**erasing.fields, "what": ARCHIVE_CAUSE})
         self.store.refuse_open(archived)  # before any content goes
+        self._refuse_waiting(archived)
         counts = await self._expire(erasing, archived.size)
         seq = await self.store.record_archive(archived, draft, command=command)
         rows = 0
         while deleted := await self.store.trim():
             rows += deleted
         return {"seq": seq, "archived": archived.size, **counts}
+
+    def _refuse_waiting(self, archived: ArchivedPrefix) -> None:
+        """Raise BadCommand for entries that say what a start runs in place of a folder."""
+        for name, waiting in find_waiting_folders(self.services.store.ledger).items():
+            if waiting.entry <= archived.size:
+                raise BadCommand(
+                    f"the folder of {name} waits since entry {waiting.entry}, which says what a "
+                    "start runs instead",
+                    mend=f"`vedette agent release {name}` ends that; no entry was deleted",
+                )
 
     async def finish_trimming(self) -> None:
         """Delete what an archiving that was broken off had let go already."""

@@ -50,8 +50,8 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
         # Before anything is looked at: what this order began may have come to nothing since.
         raise AlreadyDone(f"command {order.command_id} was carried out before")
     row = _find_done(services, effect)
-    tools = _find_tools(services, row)
     run_and_event = _run_and_event(services, row)
+    tools = _find_tools(services, row, run_and_event[0])
     _refuse_edited(services, row)
     earlier, id = find_undo_attempts(services.store.runs, services.fleet.name, row)
     if earlier and earlier[-1].state != "void":
@@ -136,11 +136,15 @@ def _refuse_edited(services: Services, row: ActionRow) -> None:
         )
 
 
-def _find_tools(services: Services, row: ActionRow) -> tuple[Tool, Tool]:
-    """Return the tool of an effect and its inverse, as declared now. Raises BadCommand."""
-    agent = services.fleet.agents.get(row.agent)
-    if agent is None:
+def _find_tools(services: Services, row: ActionRow, run: Run) -> tuple[Tool, Tool]:
+    """Return the tool of an effect and its inverse, as declared now. Raises BadCommand.
+
+    By the release that the undo's own run will belong to: it is a new event of the effect's key.
+    """
+    if row.agent not in services.fleet.agents:
         raise BadCommand(f"the fleet has no agent {row.agent!r} any more", mend="bring it back")
+    next_position = services.store.ledger.last_seq() + 1
+    agent = services.fleet.release_of(row.agent, run.key, next_position)
     tool = agent.tools.get(row.tool)
     if tool is None:
         raise BadCommand(f"{row.agent} declares no tool {row.tool} any more", mend="bring it back")

@@ -13,14 +13,16 @@ from msgspec.structs import replace
 from tests.contract.app.test_releases import Fleet, change, running
 from tests.contract.app.test_releases import plan as plan
 
+from vedette.adapters.ledger_export import write_segment
 from vedette.config.agent_folder import release_digest
 from vedette.config.settings import StorePlan
 from vedette.config.snapshot import snapshot_folder
-from vedette.domain.base.errors import BadCommand, BadFleet, Forbidden, NotFound, Unavailable
+from vedette.domain.base.errors import BadCommand, Forbidden, NotFound, Unavailable
 from vedette.interfaces.cli.agent_releases import diff, history
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.http.operator_queries import READS
 from vedette.ledger.history.release_history import read_release_history
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.toy_fleet import World
 
 
@@ -94,14 +96,21 @@ async def test_a_rollback_runs_what_ran_and_a_restart_keeps_it(tmp_path: Path, w
         made.say("new")
         await made.fleet.restart()
         assert await made.judged("8") == ("old old", old), "that was taken back before"
+        made.say("half edited")
+        await made.fleet.restart()
+        assert await made.judged("9") == ("old old", old), "who starts it need not mean this"
+        await made.release()
+        assert (await made.judged("10"))[0] == "half edited half edited"
         made.say("newest")
         await made.fleet.restart()
-        assert (await made.judged("9"))[0] == "newest newest", "who starts it means this"
+        assert (await made.judged("11"))[0] == "newest newest", "a start releases again"
         made.say("newer")
         await made.fleet.restart()
-        assert await made.judged("10") == ("newer newer", newer), "and this, by then"
+        assert await made.judged("12") == ("newer newer", newer), "this, too, by then"
         how = [p.how for p in read_release_history(made.fleet.app.store.ledger, "worker")]
-        assert how == ["start", "start", "rollback", "rollback", "release", "release", "start"]
+        assert how == [
+            "start", "start", "release", "rollback", "rollback", "release", "release", "start"
+        ]  # fmt: skip
 
 
 async def test_a_release_of_the_folder_ends_its_waiting(tmp_path: Path) -> None:
@@ -158,7 +167,7 @@ async def test_what_cannot_be_rolled_back_changes_nothing(tmp_path: Path) -> Non
         assert (await made.judged("3"))[1] == second
 
 
-async def test_a_release_taken_back_to_whose_files_are_gone_is_not_replaced_by_the_bad_one(
+async def test_a_release_taken_back_to_whose_files_are_gone_pauses_its_agent_alone(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, "here") as made:
@@ -167,11 +176,57 @@ async def test_a_release_taken_back_to_whose_files_are_gone_is_not_replaced_by_t
         state = made.fleet.app.settings.state
         await made.fleet.close()
         shutil.rmtree(snapshot_folder(state, new, "worker").parent)
-        with pytest.raises(BadFleet, match="not kept"):
-            await made.fleet.open()
-        made.say("another")
-        await made.fleet.open()
+        for word in ("newer", "another"):
+            made.say(word)
+            await made.fleet.restart()
+            assert "begins nothing" in " ".join(made.fleet.app.troubles)
+            assert made.releases.missing == {"worker": new}
+            assert made.fleet.app.services.stops.is_agent_stopped("worker")
+            loaded = made.fleet.entries("fleet.loaded")[-1]
+            assert loaded["releases"]["worker"] == new, "no start releases the folder"
+        await made.release()
+        assert made.releases.missing == {}
         assert (await made.judged("5"))[0] == "another another"
+        await made.fleet.restart()
+        assert (await made.judged("6"))[0] == "another another"
+
+
+async def test_a_release_of_what_runs_ends_the_waiting_too(tmp_path: Path) -> None:
+    """So that what needs a start (another order of events, say) can be started again."""
+    async with running(tmp_path, "here") as made:
+        await three_releases(made)
+        await rollback(made)
+        other_order(made)
+        with pytest.raises(BadCommand, match="its folder waits"):
+            await made.release()
+        change(made, "agent.yaml", "order_by: id", "order_by: subject")
+        made.say("new")
+        await made.release()
+        other_order(made)
+        await made.fleet.restart()
+        assert made.fleet.app.services.fleet.agent("worker").order_by == "id"
+
+
+async def test_an_archive_keeps_what_says_that_a_folder_waits(tmp_path: Path) -> None:
+    async with running(tmp_path, "here") as made:
+        _, new, _ = await three_releases(made)
+        await rollback(made)
+        await made.fleet.restart()
+        await made.judged("5")
+        await made.fleet.wait_until_idle()
+        app = made.fleet.app
+        store = SqliteReader(app.settings.state)
+        line = (app.settings.state / "ledger.pub").read_text("utf-8").strip()
+        last = app.store.ledger.last_seq()
+        part = write_segment(store.ledger, tmp_path / "archive", last, line)
+        store.close()
+        archived = part.to_bytes().decode()
+        with pytest.raises(BadCommand, match="the folder of worker waits since entry"):
+            await made.fleet.submit_confirmed("let_go", archived=archived)
+        await made.fleet.restart()
+        assert await made.judged("6") == ("new new", new)
+        await made.release()
+        await made.fleet.submit_confirmed("let_go", archived=archived)
 
 
 def edit_limits(made: Fleet, old: str, new: str) -> None:
@@ -184,12 +239,12 @@ async def test_a_rollback_with_its_policy(tmp_path: Path) -> None:
     async with running(tmp_path, "here") as made:
         old = (await made.judged("1"))[1]
         loose, _ = made.fleet.app.store.policy.live_revision()
-        edit_limits(made, "default: 800", "default: 900")
         made.say("new")
+        await made.release()
+        edit_limits(made, "default: 800", "default: 900")
         await made.fleet.apply_policy(made.fleet.policies)
         tight, _ = made.fleet.app.store.policy.live_revision()
         assert tight > loose
-        await made.release(reason="with a stricter policy")
         asked = await rollback(made, policy=True)
         assert not asked["changed"]
         assert asked["confirm"], "it loosens, and nobody has confirmed that"
@@ -207,6 +262,53 @@ async def test_a_rollback_with_its_policy(tmp_path: Path) -> None:
                 made.fleet.app.commands, "agent_rollback",
                 replace(made.fleet.order(), principal=author), {"agent": "worker", "policy": True},
             )  # fmt: skip
+
+
+async def test_what_was_published_while_it_ran_is_not_taken_back_with_what_came_after(
+    tmp_path: Path,
+) -> None:
+    """The policy that a release last ran under, not the one it began with."""
+    async with running(tmp_path, "here") as made:
+        await made.judged("1")
+        edit_limits(made, "default: 800", "default: 900")
+        await made.fleet.apply_policy(made.fleet.policies)
+        tight, _ = made.fleet.app.store.policy.live_revision()
+        await made.judged("2")
+        made.say("new")
+        await made.release()
+        done = await rollback(made, policy=True)
+        assert done["in_force"]["policy_rev"] == tight
+        assert not done["policy"]["changed"]
+        assert made.fleet.app.store.policy.live_revision()[0] == tight
+
+
+async def test_what_a_start_published_with_the_next_release_is_not_the_ones_before(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, "here") as made:
+        await made.judged("1")
+        loose, _ = made.fleet.app.store.policy.live_revision()
+        edit_limits(made, "default: 800", "default: 900")
+        made.say("new")
+        await made.fleet.restart()
+        live, _ = made.fleet.app.store.policy.live_revision()
+        assert live > loose
+        now, before = read_release_history(made.fleet.app.store.ledger, "worker")
+        assert (now.policy_rev, now.last_policy_rev) == (live, live)
+        assert (before.policy_rev, before.last_policy_rev) == (loose, loose)
+
+
+async def test_a_rollback_and_a_canary_tell_what_is_asked_for_beyond(tmp_path: Path) -> None:
+    old, new, word = WIDER["a tool"]
+    async with running(tmp_path, "here", World()) as made:
+        change(made, "agent.yaml", old, new)
+        args = {"agent": "worker", "share_milli": 100}
+        begun = await dispatch(made.fleet.app.commands, "agent_canary", made.fleet.order(), args)
+        assert begun["wider"] == [word]
+        await made.release()
+        change(made, "agent.yaml", new, old)
+        await made.release()
+        assert (await rollback(made))["wider"] == [word]
 
 
 async def test_a_rollback_that_is_refused_publishes_no_policy(tmp_path: Path) -> None:
@@ -227,10 +329,10 @@ async def test_a_failure_after_the_publication_says_what_stands(
 ) -> None:
     async with running(tmp_path, "here") as made:
         await made.judged("1")
-        edit_limits(made, "default: 800", "default: 700")
         made.say("new")
-        await made.fleet.apply_policy(made.fleet.policies)
         await made.release()
+        edit_limits(made, "default: 800", "default: 700")
+        await made.fleet.apply_policy(made.fleet.policies)
         monkeypatch.setattr("vedette.app.releases.REST_S", 0.0)
         monkeypatch.setattr(type(made.fleet.app.dispatcher), "is_active", lambda *_, **__: True)
         with pytest.raises(Unavailable, match=r"is live, and worker stays release"):

@@ -16,6 +16,7 @@ from tests.pg import server
 from vedette.config.settings import StorePlan
 from vedette.domain.budget import ACTIONS
 from vedette.domain.effect import Call, Outcome
+from vedette.domain.run import Run
 from vedette.engine.cluster import catch_up_with_cluster, follow_cluster, sync_rate_counts
 from vedette.engine.kill_switch import count_error
 from vedette.operations.curation import sync_banks
@@ -93,15 +94,16 @@ async def test_a_resume_is_a_clean_sheet_at_every_worker(
 ) -> None:
     """Wherever it was ordered; the stop may have come and gone before the other one looked."""
     one, other = (fleet.app.services for fleet in two)
+    run = Run("run_1", "a#1", "worker", "k", 1)
     for _ in range(99):  # one more within the hour is too many
-        await count_error(one, "worker")
-        await count_error(other, "worker")
+        await count_error(one, run)
+        await count_error(other, run)
     if resumed:
         await two[1].app.commands.stop(two[1].order(), agent="worker")
         await two[1].app.commands.resume(two[1].order("mended"), agent="worker")
         await wait_until(lambda: one.stops.epoch == other.stops.epoch)
     for line in (one, other):
-        await count_error(line, "worker")
+        await count_error(line, run)
     assert one.store.policy.stop_scopes() == ([] if resumed else [("agent", "worker")])
 
 

@@ -70,7 +70,7 @@ def hash_of(key: str) -> int:
     return int(key[1:]) * 2654435761 % 2**32
 
 
-def test_a_candidate_that_is_no_worse_is_seldom_aborted() -> None:
+def test_a_canary_that_is_no_worse_is_seldom_aborted() -> None:
     """At most one in twenty, though keys differ, costs have a heavy tail, and some keys are hot."""
     rng = random.Random(20261127)
 
@@ -110,7 +110,7 @@ BAD: dict[str, Callable[[Comparison, str, bool, random.Random], None]] = {
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_a_bad_candidate_is_found(how: str) -> None:
+def test_a_bad_canary_is_found(how: str) -> None:
     rng, most = random.Random(how), 0
     for _ in range(40):
         act: Act = lambda c, key, bad: BAD[how](c, key, bad, rng)  # noqa: E731
@@ -118,6 +118,50 @@ def test_a_bad_candidate_is_found(how: str) -> None:
         assert last.fault is not None
         most = max(most, last.canary.runs + last.baseline.runs)
     assert most <= (2048 if how in ("fails one in four", "corrected") else 256)
+
+
+def test_a_cost_is_compared_where_most_keys_cost_nothing() -> None:
+    rng, found = random.Random(1), 0
+    for _ in range(20):
+        act: Act = lambda c, key, bad: (  # noqa: E731
+            c.spend(key, "tokens", 20_000 if bad else 1_000) if hash_of(key) % 10 < 6 else None
+        )
+        *_, last = play(rng, 0.1, 4000, 1000, act)
+        found += last.fault == "tokens"
+    assert found == 20
+
+
+@pytest.mark.parametrize(("keys", "could"), [(1, False), (2, False), (3, False), (6, True)])
+def test_few_keys_are_no_proof(keys: int, could: bool) -> None:
+    """What fails on every key of its own shows no fault while it has too few of them."""
+    comparison = Comparison(lambda key: int(key) < keys)
+    for number in range(600):
+        comparison.count_run(str(number % 10 if keys < 4 else number % 40))
+        if number % (10 if keys < 4 else 40) < keys:
+            comparison.mark(str(number % (10 if keys < 4 else 40)), "errors")
+    look = comparison.look()
+    assert look.can_find_fault is could
+    assert (look.fault == "errors") is could
+
+
+def test_no_more_keys_are_compared_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vedette.operations.canary_comparison.MAX_KEYS", 50)
+    comparison = Comparison(lambda key: False)
+    for number in range(200):
+        comparison.count_run(str(number))
+        comparison.spend(str(number), "tokens", 1)
+    assert (len(comparison.keys), comparison.observations) == (50, 50)
+
+
+def test_what_is_shown_is_made_anew_only_when_there_is_something_new() -> None:
+    comparison = Comparison(lambda key: key == "a")
+    comparison.count_run("a")
+    shown = comparison.preview()
+    assert comparison.preview() is shown
+    comparison.spend("a", "tokens", 7)
+    assert comparison.preview().canary.spent["tokens"] == 7
+    assert comparison.look() == comparison._compare(1)
+    assert comparison.preview().number == 2
 
 
 def test_a_little_more_cost_is_no_alarm() -> None:

@@ -224,6 +224,11 @@ class Dispatcher:
             lane.in_progress for key, lane in self._lanes.items() if key[0] == agent
         )
 
+    def judged_keys(self, agent: str) -> list[str]:
+        """Return the keys of an agent of which a run is being judged."""
+        return [key for (name, key), lane in self._lanes.items()
+                if name == agent and lane.in_progress]  # fmt: skip
+
     def count_active(self, agent: str) -> int:
         """Return how many runs of an agent are being judged or performed."""
         performing = sum(context.run.agent == agent for context in self.active_runs.values())

@@ -122,7 +122,7 @@ class FailurePolicy:
 
     async def _count_error(self, run: Run) -> None:
         try:
-            await count_error(self._services, run.agent)
+            await count_error(self._services, run)
         except StoreFailed:
             # It is not parked yet; its next error tries again.
             self._services.metrics.count("store_failures")
@@ -145,8 +145,9 @@ async def dead_letter(
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
     rows = [row for row in services.store.runs.actions(run.id) if not row.is_final]
-    agent = services.fleet.agents.get(run.agent)
-    tools = {} if agent is None else agent.tools
+    fleet = services.fleet
+    is_known = run.agent in fleet.agents
+    tools = fleet.release_of(run.agent, run.key, run.position).tools if is_known else {}
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
         may_have_started = services.calls.may_have_started(

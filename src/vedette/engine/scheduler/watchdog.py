@@ -165,11 +165,14 @@ class Watchdog:
         """Return for how long a run may be where it is (microseconds)."""
         if place in ("unread", "idle", "leaseless", "refused"):
             return self._bound_us
-        known = self._services.fleet.agents[agent]
-        models = self._services.models.routes(known) if known.asks_model else ()
-        thinks = max((calls.model.timeout_us for calls in models), default=known.limits.time_us)
-        own_us = max(thinks, _calls_us(known))
+        own_us = max(self._step_us(known) for known in self._services.fleet.releases(agent))
         return self._bound_us + own_us * (1 + self._dispatcher.count_active(agent))
+
+    def _step_us(self, release: Agent) -> int:
+        """Return for how long a release of an agent may think or call (microseconds)."""
+        models = self._services.models.routes(release) if release.asks_model else ()
+        thinks = max((calls.model.timeout_us for calls in models), default=release.limits.time_us)
+        return max(thinks, _calls_us(release))
 
     def _describe(self, run: Run, place: RunLocation, since: int) -> StuckRun:
         reason, message = _REASONS[place]

@@ -135,10 +135,10 @@ def diff(name: str, old: str, new: str) -> int:
 def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOptions) -> int:
     """Make a former release of the agent NAME the one that runs, out of its kept files.
 
-    It goes the way of `agent release`. The folder waits from then on: a start releases what it
-    holds only if that is something else than was taken back. With --policy the policy is published
-    first; where that is refused nothing changes. Memory stays: what was promoted, retired or
-    restored since is counted.
+    It goes the way of `agent release`. The folder waits from then on: no start releases what it
+    holds before `agent release` does. With --policy the policy that was last in force with it is
+    published first; where that is refused nothing changes. Memory stays: what was promoted, retired
+    or restored since is counted.
     """
     settings = current_settings()
     args = {"agent": name, "to": to, "policy": policy or None}
@@ -153,9 +153,10 @@ def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOpt
     if done["policy"] is not None:
         lines.append(f"policy: revision {done['policy']['revision']} is live, as it was then")
     else:
-        lines.append(f"policy: revision {in_force['policy_rev']} was in force when it began")
+        lines.append(f"policy: revision {in_force['policy_rev']} was last in force with it")
     changes = in_force["memory_changes_since"]
     lines.append(f"memory: {changes or 'no'} promotions, retirements and restorations since")
+    lines += _wider_lines(done)
     print_result(done, "\n".join([*lines, *deferred_note(done, "it runs")]))
     return 0
 
@@ -165,10 +166,9 @@ def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOpt
 @click.option("--share", metavar="PERCENT", help="Begin one: of its keys, as 10%.")
 @click.option("--for", "for_", metavar="DURATION", help="How long it runs; 2h if not said.")
 @click.option("--min-runs", type=click.IntRange(min=1), help="Fewer prove nothing; 50 if not said.")
-@click.option("--promote", is_flag=True, help="Release it if its time ends without a fault.")
 @click.option("--end", is_flag=True, help="End it: its keys are the release's again.")
 def canary(
-    name: str, share: str | None, for_: str | None, min_runs: int | None, promote: bool, end: bool,
+    name: str, share: str | None, for_: str | None, min_runs: int | None, end: bool,
     order: OrderOptions,
 ) -> None:  # fmt: skip
     """Run the folder of the agent NAME beside its release, for a share of its keys; or show that.
@@ -181,7 +181,7 @@ def canary(
     if share is not None and end:
         raise click.UsageError("--share and --end exclude each other")
     if share is None:
-        refuse_options(("for_", "min_runs", "promote"), "is for --share")
+        refuse_options(("for_", "min_runs"), "is for --share")
     if share is None and not end:
         refuse_options(("reason", "command_id"), "is for --share or --end")
         _show_canary(settings, name)
@@ -194,10 +194,15 @@ def canary(
     args = {
         "agent": name, "share_milli": _parse_share(str(share)), "min_runs": min_runs,
         "for_us": None if for_ is None else parse_length(for_, "--for 2h"),
-        "promote": promote or None,
     }  # fmt: skip
     done = submit_command(settings, "agent_canary", args, order)
-    print_result(done, "\n".join(canary_lines(done)))
+    print_result(done, "\n".join([*canary_lines(done), *_wider_lines(done)]))
+
+
+def _wider_lines(done: Mapping[str, Any]) -> list[str]:
+    """Return what is printed of what a release asks for beyond the one that ran."""
+    wider = [f"  {sanitize_text(line)}" for line in done["wider"]]
+    return ["it asks for more:", *wider] if wider else []
 
 
 def _show_canary(settings: Settings, name: str) -> None:
@@ -214,14 +219,17 @@ def _show_canary(settings: Settings, name: str) -> None:
 def canary_lines(one: Mapping[str, Any]) -> list[str]:
     """Return what is printed of a running canary, line by line."""
     ours, theirs = one["canary_side"], one["baseline_side"]
-    wants = "it is released then" if one["promotes"] else "a person releases it then"
+    runs = ours["runs"] + theirs["runs"]
+    share = f" ({ours['runs'] / runs:.1%} of the runs)" if runs else ""
     lines = [
         f"canary: {one['agent']} tries {one['canary'][:_SHORT]} beside "
         f"{one['release'][:_SHORT]} for {one['share_milli'] / 10:g}% of its keys until "
-        f"{format_time(one['until'])}; {wants}",
+        f"{format_time(one['until'])}; a person releases it then",
         f"  {ours['runs']:,} runs of {ours['keys']:,} keys, beside {theirs['runs']:,} of "
-        f"{theirs['keys']:,}",
+        f"{theirs['keys']:,}{share}",
     ]
+    if not one["can_find_fault"]:
+        lines.append("  too few keys so far: one that failed on each of its own would not be found")
     for measure, marked in ours["marked"].items():
         if marked or theirs["marked"][measure]:
             chance = one["probability_millionth"][measure] / 1e6

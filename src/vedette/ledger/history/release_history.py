@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.entry import RELEASE_KINDS, releases_of
+from vedette.domain.identity import ENGINE
 from vedette.domain.ports.ledger_reader import EntryLog
 
 MIN_PREFIX = 4
@@ -23,8 +24,9 @@ class ReleasePeriod(Struct):
 
     `entry` is the ledger's that began it, at `at` (microseconds); `how` says by what: a start of
     the fleet, or a person's release or rollback, whose `reason` is None where it was erased.
-    `policy_rev` and `banks` (each memory bank's version) were in force then; `memory_entry` is
-    the last entry before it by which a memory was promoted, retired or restored (0: none), with
+    `policy_rev` and `banks` (each memory bank's version) were in force then, `last_policy_rev` when
+    it ended (or is now): what a start published that began the next is that one's. `memory_entry`
+    is the last entry before it by which a memory was promoted, retired or restored (0: none), with
     `memory_changes` of them since `banks` was recorded. `runs` are the runs whose first turn the
     release thought in that time.
     """
@@ -39,6 +41,7 @@ class ReleasePeriod(Struct):
     banks: Mapping[str, int]
     memory_entry: int
     memory_changes: int
+    last_policy_rev: int
     runs: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -67,6 +70,8 @@ def read_release_history(record: EntryLog, agent: str, *, runs: bool = True) -> 
         kind = entry["kind"]
         if kind == "policy.published":
             now.policy_rev = entry["policy_rev"]
+            if periods and entry.get("actor") != str(ENGINE):
+                periods[-1].last_policy_rev = now.policy_rev
         elif kind in _MEMORY_KINDS:
             now.memory_entry, now.memory_changes = seq, now.memory_changes + 1
         elif kind in _RUN_KINDS:
@@ -78,6 +83,8 @@ def read_release_history(record: EntryLog, agent: str, *, runs: bool = True) -> 
             release = releases_of(entry).get(agent)
             if release is not None and (not periods or periods[-1].release != release):
                 periods.append(_begin_period(seq, entry, body, release, now))
+            elif release is not None:
+                periods[-1].last_policy_rev = now.policy_rev
     if not periods:
         raise NotFound(f"the ledger names no release of an agent {agent!r}")
     return periods[::-1]
@@ -100,6 +107,7 @@ def _begin_period(
         banks=now.banks,
         memory_entry=now.memory_entry,
         memory_changes=now.memory_changes,
+        last_policy_rev=now.policy_rev,
     )
 
 
@@ -142,6 +150,34 @@ def find_former_release(periods: list[ReleasePeriod], name: str, to: str | None)
     if target.release == periods[0].release:
         raise BadCommand(f"{name} runs release {target.release[:12]} already")
     return target
+
+
+class WaitingFolder(Struct, frozen=True):
+    """A folder that a start does not release: `release` runs, as `entry` of the ledger says."""
+
+    release: str
+    entry: int
+
+
+def find_waiting_folders(record: EntryLog) -> dict[str, WaitingFolder]:
+    """Return, by agent, the folders that wait: since a rollback, or since a canary began.
+
+    Only `agent release` ends that.
+    """
+    found: dict[str, WaitingFolder] = {}
+    for seq, raw, _, _ in record.walk((*RELEASE_KINDS, "canary.started")):
+        entry = orjson.loads(raw)
+        if entry["kind"] == "canary.started":
+            found[entry["agent"]] = WaitingFolder(entry["what"], seq)
+        elif entry["kind"] == "agent.released" and entry.get("back_to") is not None:
+            found[entry["agent"]] = WaitingFolder(entry["release"], seq)
+        else:
+            for name, release in releases_of(entry).items():
+                waiting = found.get(name)
+                is_start = entry["kind"] == "fleet.loaded"
+                if waiting is not None and not (is_start and release == waiting.release):
+                    del found[name]
+    return found
 
 
 def count_memory_changes(record: EntryLog, after: int) -> int:
