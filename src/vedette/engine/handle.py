@@ -97,6 +97,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
                     await perform_effect(services, context, row)
+                    if context.task is not None and context.task.words.is_halted:
+                        break  # a person said so while it was called
         else:
             await record_wait(context, now)
             break
@@ -203,7 +205,8 @@ async def run_turn(
     try:
         memories, reads = recall_memories(services, context, now)
         context.brief_with(memories)
-        judgement = opinion or await ask_reasoner(services, context, anew=anew)
+        briefing = context.build_briefing()  # a person who takes over decides on what it tells
+        judgement = opinion or await ask_reasoner(services, context, briefing, anew=anew)
         if judgement.observed and not context.run.observed:
             services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
         writing = context.agent.collection if judgement.proposals else None
@@ -222,7 +225,8 @@ async def run_turn(
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)
-    goes_on = judgement.model_turn is not None or not judgement.final
+    is_task = context.task is not None
+    goes_on = judgement.model_turn is not None or is_task or not judgement.final
     if goes_on and (labels := context.labels()) is not None:
         context.told_readers = labels.run
     if step.candidates:
@@ -300,7 +304,7 @@ def reauthorize_reads(services: Services, context: RunContext, now: int) -> list
 
 
 async def ask_reasoner(
-    services: Services, context: RunContext, *, anew: bool = False
+    services: Services, context: RunContext, briefing: Briefing, *, anew: bool = False
 ) -> ReasonerJudgement:
     """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
@@ -309,7 +313,6 @@ async def ask_reasoner(
 
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
-    briefing = context.build_briefing()
     if anew:
         briefing = replace(briefing, anew=True)
     if context.event.is_undo:

@@ -50,7 +50,7 @@ from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_progress import TaskProgress
+from vedette.engine.task_progress import TaskProgress, read_words
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import NO_TURNS, retell_turns, verify_outcomes
 
@@ -585,6 +585,8 @@ class RunContext(Struct):
         rows = self.services.store.runs.actions(fresh.id)
         ended = {row.id: row for row in self.actions if row.is_final}
         self.run, self.actions = fresh, [ended.get(row.id, row) for row in rows]
+        if self.task is not None:
+            self.task.words = read_words(self.services.store, fresh.id)
 
 
 def _standing(state: RunState, wake_us: int = 0, waits: str | None = None) -> dict[str, Any]:

@@ -52,6 +52,14 @@ ITEM_STATES = ("open", "done", "failed", "set_aside")
 Item = Mapping[str, Any]
 
 
+def read_words(store: Store, run: str) -> TaskWords:
+    """Return what was said of a run's task so far."""
+    return TaskWords.of(
+        (orjson.loads(raw), None if body is None else orjson.loads(body))
+        for _, raw, body in store.ledger.run_entries(run, TASK_KINDS)
+    )
+
+
 class TaskProgress(Struct):
     """One task's progress.
 
@@ -87,10 +95,7 @@ class TaskProgress(Struct):
             task = replace(task, goal=recorded[0].get("goal", task.goal))
         accepted = store.ledger.entry(run.position)
         began_us = 0 if accepted is None else int(orjson.loads(accepted[1])["at"])
-        words = [
-            (orjson.loads(raw), None if body is None else orjson.loads(body))
-            for _, raw, body in store.ledger.run_entries(run.id, TASK_KINDS)
-        ]
+        words = read_words(store, run.id)
         items = store.runs.rows(item_collection(run.id))
         ordered = dict(sorted(items.items(), key=lambda one: one[1]["number"]))
         told = {
@@ -104,7 +109,7 @@ class TaskProgress(Struct):
         history = TaskHistory()
         history.load(turns)
         return cls(
-            task, run.id, began_us, TaskWords.of(words), ordered, told, dict(ordered), history
+            task, run.id, began_us, words, ordered, told, dict(ordered), history
         )
 
     def begin_step(self) -> None:
