@@ -18,8 +18,6 @@ from vedette.domain.done_condition import NO_CONDITIONS, DoneCondition, read_con
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
 
 MAX_GOAL = 20_000  # characters
-# A finish is held for a person by this reason (`vedette.domain.decision.ask_person`).
-PERSON_ASKED = "task.person"
 
 
 class Task(Struct, frozen=True):

@@ -122,7 +122,9 @@ class RunContext(Struct):
                 services.forget_key(run)
         turns = context._load_turns() if run.turn else []
         if agent.work is not None:
-            context.task = TaskProgress.load(services.store, agent, event, run, turns)
+            context.task = TaskProgress.load(
+                services.store, agent, event, run, turns, context.actions
+            )
         return context
 
     def _load_turns(self) -> list[Mapping[str, Any]]:
@@ -567,7 +569,7 @@ class RunContext(Struct):
         run.waits, run.observed = step.waits, step.observed
         self.actions = self.merge_actions(step.actions)
         if self.task is not None:
-            self.task.keep_items(step.rows)
+            self.task.take_step(step.actions)
         if on_sent is None and own_rows:
             services.keys.cache_rows(own_rows)
         if step.state == "done":

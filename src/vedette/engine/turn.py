@@ -37,6 +37,7 @@ from vedette.domain.base.errors import (
     Temporary,
 )
 from vedette.domain.decision import Decision, DecisionRecord, build_difference_entry
+from vedette.domain.done_condition import PERSON_ASKED
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
@@ -48,7 +49,6 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.domain.task import PERSON_ASKED
 from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
 from vedette.engine import action_holds, artefacts, context_tools, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
@@ -337,9 +337,7 @@ def write_rows(
     if action.tool.performer == ARTEFACT_PERFORMER:
         return _end_effect(context, row, artefacts.read_artefact(context, action))
     if action.tool.performer == WORK_PERFORMER:
-        outcome, written = context_tools.perform(services, context, action)
-        writes += written
-        return _end_effect(context, row, outcome)
+        return _end_effect(context, row, context_tools.perform(services, context, action))
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
+from vedette.domain.done_condition import ACTIONS_OVER
 from vedette.domain.notes import decode_notes
 from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow
@@ -94,7 +95,10 @@ def tell_unmet(
     for turn, conditions in zip(past, later, strict=False):
         for answer in turn["answers"]:
             if answer["tool"] == FINISH_TOOL and answer["status"] == "not permitted":
-                answer["unmet"] = [one["name"] for one in conditions if not one["held"]]
+                unmet = [one["name"] for one in conditions if not one["held"]]
+                # What held it up is over by now, if it was another action of the turn.
+                beside = [ACTIONS_OVER] if len(turn["answers"]) > 1 else []
+                answer["unmet"] = unmet or beside
 
 
 def repeated_answers(turn: Mapping[str, Any], actions: Sequence[ActionRow]) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from vedette.domain.budget import UNITS
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import Run
 from vedette.domain.task import Task, read_task
+from vedette.domain.task_item import list_items
 from vedette.domain.task_words import STALLED, TASK_KINDS
-from vedette.domain.work_tools import item_collection
 
 
 def list_tasks(
@@ -58,7 +58,7 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
         "inputs": dict(task.inputs),
         # As the last turn was told: what has changed since is found out when it is decided.
         "conditions": turns[-1]["conditions"] if turns else [],
-        "item_list": sorted(_items(record, run).values(), key=lambda item: item["number"]),
+        "item_list": list_items(record.runs.actions(run.id)),
         "spend": dict(spent),
         "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
         "said": _words(record, run),
@@ -71,7 +71,7 @@ def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:
 
 
 def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
-    states = [item["state"] for item in _items(record, run).values()]
+    states = [item["state"] for item in list_items(record.runs.actions(run.id))]
     why = None
     if run.waits == "person":
         why = next((one["why"] for one in reversed(_words(record, run)) if one["why"]), None)
@@ -85,10 +85,6 @@ def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
         "goal": task.goal,
         "items": {"of": len(states), **{state: states.count(state) for state in sorted({*states})}},
     }
-
-
-def _items(record: StoreReader, run: Run) -> dict[str, Mapping[str, Any]]:
-    return record.runs.rows(item_collection(run.id))
 
 
 def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
