@@ -40,9 +40,9 @@ Fault: TypeAlias = tuple[tuple[str | int, ...], str, str]
 
 
 class ItemsClosed(Struct, frozen=True):
-    """Every item of the task is closed, or done, and `at_least` so many are: without a list none is.
+    """Every item of the task is closed, and `at_least` so many are: without a list nothing is.
 
-    What failed and what the agent set aside is closed as well; with `state` done it is not enough.
+    What failed and what the agent set aside is closed, too. With `state` done each has to be done.
     """
 
     name: str
@@ -219,7 +219,12 @@ def write_condition(condition: DoneCondition) -> dict[str, Any]:
             written["equals"] = equals
         case PersonApproves(name, asks):
             return {"name": name, "person": asks}
-    return {key: one for key, one in written.items() if one is not UNSET and one is not None}
+    # A value that is waited for may be null; of all else null is left out.
+    return {
+        key: one
+        for key, one in written.items()
+        if one is not UNSET and (one is not None or key == "equals")
+    }
 
 
 def _find_faults(value: Any) -> Iterator[Fault]:

@@ -44,8 +44,8 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
                 FINISH_TOOL,
                 "task",
                 {"summary": "string"},
-                "Ends the task. It is permitted when every done condition holds and no other action "
-                "is open, else you are told which do not hold. Nothing may follow it in its turn.",
+                "Ends the task. It is permitted when every done condition holds and no other "
+                "action is open, else you are told what is unmet. Nothing follows it in its turn.",
             ),
             _declare(
                 ADD_ITEM_TOOL,

@@ -27,8 +27,8 @@ _MAX_READ, _MAX_OUTCOME = 12_000, 400
 
 
 def require_in_place(judgement: ReasonerJudgement, ordinal: int) -> None:
-    """Raise BadProposal for what follows a finish in its turn; for a hand-off that nobody asked for,
-    and for all else where it is asked.
+    """Raise BadProposal for what follows a finish in its turn, for a hand-off that nobody asked
+    for, and for all else where it is asked.
 
     One that is asked for is the first proposal of its turn that is one.
     """

@@ -66,7 +66,7 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
-    if context.run.turn == 0 and not (context.task and context.task.words.is_halted):
+    if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None
         if context.run.state in ("done", "waiting"):

@@ -20,7 +20,7 @@ from vedette.domain.decision import (
     DecisionRecord,
 )
 from vedette.domain.entry import Body, Draft
-from vedette.domain.event import Event, subject_of
+from vedette.domain.event import TASK_TYPE, Event, subject_of
 from vedette.domain.links import find_argument_links
 from vedette.domain.memory import (
     Briefing,
@@ -121,7 +121,7 @@ class RunContext(Struct):
             if before is not None:
                 services.forget_key(run)
         turns = context._load_turns() if run.turn else []
-        if agent.work is not None:
+        if agent.work is not None or event.type == TASK_TYPE or (turns and "task" in turns[0]):
             context.task = TaskProgress.load(
                 services.store, agent, event, run, turns, context.actions
             )

@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
@@ -31,7 +30,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow, Run
-from vedette.domain.task import Task, read_task
+from vedette.domain.task import Task, find_task, record_task
 from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
 from vedette.domain.task_words import TASK_KINDS, TaskWords
 from vedette.domain.work_tools import (
@@ -87,13 +86,10 @@ class TaskProgress(Struct):
         turns: Sequence[Mapping[str, Any]],
         actions: Sequence[ActionRow],
     ) -> TaskProgress | None:
-        """Read a run's progress; None if it is no task. Its goal is the one that it began with."""
-        task = read_task(agent, event)
+        """Read a run's progress; None if it is no task. It is the one that it began as."""
+        task = find_task(agent, event, turns[0] if turns else None)
         if task is None:
             return None
-        recorded = [turn["task"] for turn in turns if "task" in turn]
-        if recorded:
-            task = replace(task, goal=recorded[0].get("goal", task.goal))
         accepted = store.ledger.entry(run.position)
         began_us = 0 if accepted is None else int(orjson.loads(accepted[1])["at"])
         words = read_words(store, run.id)
@@ -154,10 +150,16 @@ class TaskProgress(Struct):
             own.append(ConditionState(ACTIONS_OVER, False, f"{still} other actions are not over"))
         return TaskState(tuple(own), self.asks_person)
 
+    def may_begin(self, agent: Agent) -> bool:
+        """Say whether its first turn may be taken: no person has it wait, or is to be asked."""
+        return not self.words.is_halted and agent.work is not None
+
     def find_stall(self, agent: Agent, run: Run, rows: Sequence[ActionRow], now_us: int) -> str:
         """Say why a person is asked before the next turn; "" if it is taken."""
         plan, since = agent.work, self.words.turn
-        if plan is None or not run.turn:
+        if plan is None:
+            return "its agent takes no tasks any more"
+        if not run.turn:
             return ""
         if run.turn - since >= plan.max_turns:
             return f"it took {run.turn - since} turns, and {plan.max_turns} are the limit"
@@ -199,18 +201,19 @@ class TaskProgress(Struct):
     ) -> dict[str, Any]:
         """Return what a turn's entry says of the task, and note it.
 
-        The first has the goal; `repeated` names, by ordinal, what was done before.
+        The first has goal and conditions, as `find_task` reads them; `repeated` names, by
+        ordinal, what was done before.
         """
         conditions = list(told["conditions"])
         item = told["items"].get("current", {}).get("id")
         held = frozenset(one["name"] for one in conditions if one["held"])
         self.told[turn] = (held, item)
-        goal = {"goal": told["goal"]} if turn == 1 else {}
+        pinned = record_task(self.task) if turn == 1 else {}
         again = {
             str(at): one.where for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
         }
         repeated = {"repeated": again} if again else {}
-        return {**goal, **repeated, "conditions": conditions, "item": item}
+        return {**pinned, **repeated, "conditions": conditions, "item": item}
 
     # --- items ----------------------------------------------------------------------------------
 

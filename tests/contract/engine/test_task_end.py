@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.contract.engine.test_tasks import (
+    GOAL,
     add,
     close,
     finish,
@@ -16,13 +18,16 @@ from tests.contract.engine.test_tasks import (
     start,
     working_fleet,
 )
+from tools.real_fleet import ROOT
+
 from vedette.domain.action import Proposal
+from vedette.domain.base.errors import BadCommand
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.task_item import list_items
-from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.ledger.history.tasks import list_tasks
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World
+from vedette.testing.toy_fleet import World, job
 
 CLOSED = "version: 1\nconditions:\n  - {name: list, items: closed}\n"
 ZERO = "version: 1\nconditions:\n  - {name: list, items: closed, at_least: 0}\n"
@@ -89,26 +94,22 @@ async def test_items_done_is_not_met_by_what_was_set_aside(tmp_path: Path) -> No
             assert run_of(fleet, run).state == state
 
 
-async def test_a_person_who_became_a_condition_is_asked(tmp_path: Path) -> None:
-    """Also of a finish that was bound before, and waited."""
-    fleet, _ = working_fleet(tmp_path, World(), lambda briefing: says(finish()), done=ZERO)
+@pytest.mark.parametrize("done", [CLOSED, ""], ids=["unmet", "a person"])
+async def test_no_bundle_ends_a_task_early(tmp_path: Path, done: str) -> None:
+    """Nor does one that knows no tasks: what must hold is the engine's own rule, too."""
+    page = (ROOT / "policies/vedette/gateway/decide.rego").read_text()
+    lines = [line for line in page.splitlines(keepends=True) if "vedette.done" not in line]
+    assert len(lines) < len(page.splitlines())
+    extra = {"vedette/gateway/decide.rego": "".join(lines)}
+    fleet, _ = working_fleet(
+        tmp_path, World(), lambda briefing: says(finish()), done=done, extra=extra
+    )
     async with fleet:
-        commands = fleet.app.commands
-        await dispatch(commands, "stop", fleet.order(), {"tool": "task.finish"})
         run = await start(fleet)
         await fleet.wait_until_idle()
-        assert run_of(fleet, run).waits == "resume"
-        page = fleet.content / "agents/worker/done.yaml"
-        page.write_text(ZERO + "  - {name: ok, person: says yes}\n")
-        await fleet.restart()
-        await dispatch(fleet.app.commands, "resume", fleet.order(), {"tool": "task.finish"})
-        await fleet.wait_until_idle()
-        assert run_of(fleet, run).waits == "approval"
-        (row,) = fleet.app.store.runs.actions(run)
-        assert (row.decided, row.rule) == ("hold", "task.person")
-        await fleet.approve(row)
-        await fleet.wait_until_idle()
-        assert run_of(fleet, run).state == "done"
+        assert run_of(fleet, run).state == "waiting"
+        expected = ("deny", "task.unmet") if done else ("hold", "task.person")
+        assert set(rules(fleet, run, "task.finish")) == {expected}
 
 
 async def test_items_are_erased_with_their_event(tmp_path: Path) -> None:
@@ -170,3 +171,94 @@ async def test_an_item_that_a_row_says_is_done_is_not(tmp_path: Path) -> None:
         await fleet.wait_until_idle()
         assert run_of(fleet, run).state == "dead"
         assert ("permit", "permit.tool") not in rules(fleet, run, "task.finish")
+
+
+AGENT = "agents/worker/agent.yaml"
+WORK = "work: {max_turns: 200, no_progress: 5}\n"
+
+
+async def test_a_task_ends_by_the_conditions_that_it_began_with(tmp_path: Path) -> None:
+    """Whatever done.yaml says by then: conditions are of the turn that began it."""
+    world = World()
+    fleet, scripted = working_fleet(tmp_path, world, lambda briefing: says(final=True), done=CLOSED)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).waits == "person"
+        (fleet.content / "agents/worker/done.yaml").write_text(ZERO)
+        await fleet.restart()
+        scripted.answer = lambda briefing: says(finish())
+        await order(fleet, "resume", run=run)
+        await fleet.wait_until_idle()
+        assert set(rules(fleet, run, "task.finish")) == {("deny", "task.unmet")}
+        assert run_of(fleet, run).waits == "person"
+
+
+async def test_a_task_is_one_after_its_agent_takes_none(tmp_path: Path) -> None:
+    """Nothing that is said to be final ends it; people find it, steer it and cancel it."""
+    fleet, scripted = working_fleet(
+        tmp_path, World(), lambda briefing: says(final=True), done=CLOSED
+    )
+    page = fleet.content / AGENT
+    text = page.read_text()
+    assert "{on: worker.job}" in text
+    assert WORK in text
+    page.write_text(text.replace("{on: worker.job}", "{on: worker.job, goal: do it}"))
+    event = job("1")
+    async with fleet:
+        given = await start(fleet)
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        (run,) = fleet.runs(event)
+        assert (run.waits, run.turn) == ("person", 5)
+        # Without the goal it goes on as it began.
+        page.write_text(text)
+        await fleet.restart()
+        await order(fleet, "steer", run=run.id, note="once more")
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run.id).waits, run_of(fleet, run.id).turn) == ("person", 10)
+        assert scripted.briefings[-1].task["goal"] == "do it"
+        # Without work: it waits.
+        page.write_text(text.replace(WORK, ""))
+        (fleet.content / "agents/worker/done.yaml").unlink()
+        await fleet.restart()
+        for id, turns in ((run.id, 10), (given, 5)):
+            await order(fleet, "resume", run=id)
+            await fleet.wait_until_idle()
+            assert (run_of(fleet, id).waits, run_of(fleet, id).turn) == ("person", turns)
+        stalled = fleet.entries("task.stalled")[-1]
+        assert fleet.body(stalled["seq"]) == {"why": "its agent takes no tasks any more"}
+        found = list_tasks(fleet.app.store, fleet.app.services.fleet.agents, ended=False, limit=9)
+        assert {one["run"]: one["goal"] for one in found} == {run.id: "do it", given: GOAL}
+        await order(fleet, "cancel", run=run.id)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run.id).state == "done"
+        (closed,) = fleet.entries("run.closed")
+        assert closed["what"] == "cancelled"
+
+
+async def test_conditions_of_an_order_are_beside_those_of_the_agent(tmp_path: Path) -> None:
+    fleet, _ = working_fleet(tmp_path, World(), lambda briefing: says(finish()), done=CLOSED)
+    async with fleet:
+        with pytest.raises(BadCommand, match="has a condition 'list'"):
+            await start(fleet, conditions=[{"name": "list", "items": "closed", "at_least": 0}])
+        run = await start(fleet, conditions=[{"name": "own", "items": "closed", "at_least": 0}])
+        await fleet.wait_until_idle()
+        (first, *_) = fleet.app.store.runs.turns(run)
+        held = {one["name"]: one["held"] for one in first["task"]["conditions"]}
+        assert held == {"own": True, "list": False}
+        assert set(rules(fleet, run, "task.finish")) == {("deny", "task.unmet")}
+
+
+async def test_an_item_has_small_inputs(tmp_path: Path) -> None:
+    args = {"id": "a", "title": "a", "inputs": {"text": "x" * 10_000}}
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        return says(Proposal("item.add", args)) if briefing.turn == 1 else says(finish())
+
+    fleet, _ = working_fleet(tmp_path, World(), answer, done=ZERO)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert states(fleet, run) == {}
+        assert fleet.app.store.runs.actions(run)[0].effect == "failed"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.cascades import AwayModel, let_pass, takeover
 from tests.contract.engine.test_tasks import DONE_YAML
+
 from vedette.testing.toy_fleet import World, drop_bars, job, send_proposal
 
 

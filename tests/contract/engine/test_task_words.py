@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.contract.engine.test_tasks import (
     DONE_YAML,
     finish,
@@ -19,6 +18,7 @@ from tests.contract.engine.test_tasks import (
     start,
     working_fleet,
 )
+
 from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -50,8 +50,7 @@ async def test_a_word_during_a_call_is_heard_before_the_next(tmp_path: Path, ver
     fleet, scripted = working_fleet(tmp_path, world, answer)
     async with fleet:
         run = await start(fleet)
-        while not world.begun.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(world.begun.wait, 30)
         more = {"note": "the second is the last"} if verb == "steer" else {}
         await order(fleet, verb, run=run, **more)
         world.gate.set()
@@ -86,8 +85,7 @@ async def test_a_word_during_the_last_call_is_heard_before_the_next_turn(tmp_pat
     )
     async with fleet:
         run = await start(fleet)
-        while not world.begun.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(world.begun.wait, 30)
         await order(fleet, "cancel", run=run)
         world.gate.set()
         await fleet.wait_until_idle()

@@ -12,7 +12,7 @@ from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.budget import UNITS
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import Run
-from vedette.domain.task import Task, read_task
+from vedette.domain.task import Task, find_task
 from vedette.domain.task_item import list_items
 from vedette.domain.task_words import STALLED, TASK_KINDS
 
@@ -26,13 +26,14 @@ def list_tasks(
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for agent in agents.values():
-        if agent.work is None:
-            continue
-        states = [None] if ended else ["ready", "waiting"]
+        # Whoever takes no tasks any more has those that wait for a person to say so.
+        states = [None] if ended else ["ready", "waiting"] if agent.work else ["waiting"]
         for state in states:
             for run in record.runs.runs_page(
                 agent=agent.name, state=state, before=None, limit=limit
             ):
+                if agent.work is None and not ended and run.waits != "person":
+                    continue
                 task = _task_of(record, agent, run)
                 if task is not None:
                     found.append((run.position, _line(record, run, task)))
@@ -54,7 +55,7 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
     plan = agent.work
     return {
         **_line(record, run, task),
-        "goal": turns[0].get("goal", task.goal) if turns else task.goal,
+        "goal": task.goal,
         "inputs": dict(task.inputs),
         # As the last turn was told: what has changed since is found out when it is decided.
         "conditions": turns[-1]["conditions"] if turns else [],
@@ -67,7 +68,10 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
 
 def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:
     event = record.runs.event(run.event)
-    return None if event is None else read_task(agent, event)
+    if event is None:
+        return None
+    turns = record.runs.turns(run.id) if run.turn else []
+    return find_task(agent, event, turns[0] if turns else None)
 
 
 def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
