@@ -38,7 +38,7 @@ from vedette.engine.reservation import (
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
-from vedette.engine.task_control import yield_to_person
+from vedette.engine.task_control import take_in_notes, yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 
 
@@ -268,6 +268,10 @@ async def decide_and_commit(
                     commit = services.recall.await_commit(commit, order=False)
                 await commit
         except (Fenced, OverBudget):
+            continue
+        except Superseded:
+            if context.task is None or not take_in_notes(context):
+                raise
             continue
         if context.reservation is not None:
             settle_use(context, step)

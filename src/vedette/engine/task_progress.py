@@ -233,23 +233,14 @@ class TaskProgress(Struct):
 
     def find_like(
         self, action: Action, rows: Sequence[ActionRow], told: Mapping[str, Any]
-    ) -> ActionRow | None:
-        """Return the action like this one that is done for the same item, if there is one."""
+    ) -> list[ActionRow]:
+        """Return the actions of earlier turns like this one, for the same item."""
         current = told["items"].get("current")
         if current is None or action.tool.performer == WORK_PERFORMER:
-            return None
+            return []
         turns = {turn for turn, (_, item) in self.told.items() if item == current["id"]}
-        return next(
-            (
-                row
-                for row in rows
-                if row.digest == action.digest
-                and row.tool == action.tool.name
-                and row.effect == "done"
-                and row.turn in turns
-            ),
-            None,
-        )
+        same = (action.digest, action.tool.name)
+        return [row for row in rows if (row.digest, row.tool) == same and row.turn in turns]
 
     def perform(self, action: Action) -> Outcome:
         """Perform a tool of the engine's own: return its outcome, which is all that it writes."""

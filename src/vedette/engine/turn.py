@@ -78,6 +78,8 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 ordinal=ordinal,
                 confidence=judgement.confidence,
             )
+            if context.task is not None:
+                _require_new(context, action, bound)
             asks = judgement.asks or _task_asks(context, action)
             bound.append(replace(action, asks=asks) if asks else action)
         except BadProposal as error:
@@ -86,19 +88,31 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
 
 
 def _task_asks(context: RunContext, action: Action) -> str:
-    """Say why a person is to decide a task's finish; "" if none is, and of all other actions.
+    """Say why a person is to decide a task's finish; "" if none is, and of all other actions."""
+    asks = action.tool.name == FINISH_TOOL and context.task is not None and context.task.asks_person
+    return PERSON_ASKED if asks else ""
 
-    Raises RepeatedProposal for one like an action that is done for the same item.
+
+def _require_new(context: RunContext, action: Action, bound: BoundProposals) -> None:
+    """Raise RepeatedProposal for an action like one that is done for the same item, BadProposal for
+    one like another of its turn, or of which nobody knows whether it was done.
     """
-    task = context.task
-    if task is None:
-        return ""
-    if action.tool.name == FINISH_TOOL:
-        return PERSON_ASKED if task.asks_person else ""
-    like = task.find_like(action, context.actions, context.task_told)
-    if like is not None:
-        raise RepeatedProposal("this was done for the same item", where=like.id)
-    return ""
+    task, told = context.task, context.task_told
+    assert task is not None
+    if action.tool.performer != WORK_PERFORMER and "current" in told["items"]:
+        others = [one for one in bound if isinstance(one, Action)]
+        if any((one.digest, one.tool) == (action.digest, action.tool) for one in others):
+            raise BadProposal("the same was proposed before in this turn, for the same item")
+    like = task.find_like(action, context.actions, told)
+    for row in like:
+        if row.effect == "done":
+            raise RepeatedProposal("this was done for the same item", where=row.id)
+    unsure = [row.id for row in like if row.effect is not None and row.answer is None]
+    entries = context.services.store.ledger.proof_entries(unsure) if unsure else {}
+    for id in unsure:
+        if any(entry["kind"] == "effect.unknown" for entry, _ in entries[id]):
+            what = "nobody knows whether this was done for the same item: a person is to say"
+            raise BadProposal(what, where=id)
 
 
 def compose_step(

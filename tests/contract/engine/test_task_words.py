@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.contract.engine.test_tasks import (
     DONE_YAML,
+    Answer,
+    Scripted,
     finish,
     order,
     run_of,
@@ -22,7 +24,7 @@ from tests.contract.engine.test_tasks import (
 from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.testing.toy_fleet import World
+from vedette.testing.toy_fleet import World, toy_fleet
 
 
 class SlowWorld(World):
@@ -91,3 +93,48 @@ async def test_a_word_during_the_last_call_is_heard_before_the_next_turn(tmp_pat
         await fleet.wait_until_idle()
         assert run_of(fleet, run).state == "done"
         assert (len(scripted.briefings), world.effects("wire.send")) == (1, 1)
+
+
+class SlowModel(Scripted):
+    """A model whose first answer takes until it is let go."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
+        self.briefings.append(briefing)
+        if len(self.briefings) == 1:
+            self.begun.set()
+            await self.gate.wait()
+        return self.answer(briefing)
+
+
+@pytest.mark.parametrize("verb", ["steer", "pause", "cancel"])
+async def test_what_a_model_thought_meanwhile_is_kept_or_settled(tmp_path: Path, verb: str) -> None:
+    world = World()
+    model = SlowModel(
+        lambda briefing: says(send("1"), send("2")) if briefing.turn == 1 else says(finish())
+    )
+    fleet = toy_fleet(
+        tmp_path, world, reasoner="adk", reasoners={"adk": model}, work="{}", done=DONE_YAML,
+        model_calls=100,
+    )  # fmt: skip
+    async with fleet:
+        run = await start(fleet)
+        await model.begun.wait()
+        await order(fleet, verb, run=run, **({"note": "go on"} if verb == "steer" else {}))
+        model.gate.set()
+        await fleet.wait_until_idle()
+        booked, settled = fleet.entries("budget.reserved"), fleet.entries("budget.settled")
+        assert len(booked) == len(settled) > 0
+        if verb == "steer":
+            assert [one.turn for one in model.briefings] == [1, 2]  # no answer was thrown away
+            (note,) = model.briefings[1].task["notes"]
+            assert note["note"] == "go on"
+            assert (run_of(fleet, run).state, world.effects("wire.send")) == ("done", 2)
+        else:
+            assert (len(model.briefings), world.record) == (1, [])
+            assert run_of(fleet, run).turn == 0
+            assert run_of(fleet, run).state == ("done" if verb == "cancel" else "waiting")
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
