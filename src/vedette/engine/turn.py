@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from msgspec.structs import replace
 
 from vedette.domain.action import (
@@ -107,10 +108,10 @@ def _require_new(context: RunContext, action: Action, bound: BoundProposals) -> 
     for row in like:
         if row.effect == "done":
             raise RepeatedProposal("this was done for the same item", where=row.id)
-    unsure = [row.id for row in like if row.effect is not None and row.answer is None]
-    entries = context.services.store.ledger.proof_entries(unsure) if unsure else {}
-    for id in unsure:
-        if any(entry["kind"] == "effect.unknown" for entry, _ in entries[id]):
+    unsure = {row.id for row in like if row.effect is not None and row.answer is None}
+    ledger = context.services.store.ledger
+    for _, raw, _ in ledger.run_entries(context.run.id, ("effect.unknown",)) if unsure else ():
+        if (id := orjson.loads(raw)["action"]) in unsure:
             what = "nobody knows whether this was done for the same item: a person is to say"
             raise BadProposal(what, where=id)
 

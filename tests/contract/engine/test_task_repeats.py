@@ -68,8 +68,22 @@ async def test_what_may_have_been_done_is_not_proposed_again(tmp_path: Path) -> 
         assert (row.tool, row.effect, row.hold) == ("bell.ring", "unknown", "open")
         await fleet.app.commands.deny(fleet.order(), row.id)
         await fleet.wait_until_idle()
-        print(run_of(fleet, run), [(r.tool, r.decided, r.rule, r.effect, r.waits) for r in fleet.app.store.runs.actions(run)])
         assert run_of(fleet, run).state == "done"
         (refused,) = fleet.entries("action.refused")
         assert "nobody knows whether" in fleet.body(refused["seq"])["why"]
         assert len(world.calls) == 1
+
+
+async def test_a_judge_is_told_of_its_last_turns(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        return says(add(f"{briefing.turn}")) if briefing.turn <= 20 else says(finish())
+
+    done = "version: 1\nconditions:\n  - {name: list, items: closed, at_least: 0}\n"
+    fleet, scripted = working_fleet(tmp_path, World(), answer, done=done, work="{no_progress: 1}")
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        last = next(one for one in scripted.briefings if one.turn == 21)
+        assert [turn["answers"][0]["ref"] for turn in last.turns] == [
+            f"/outcome/{at}" for at in range(4, 20)
+        ]
