@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.errors import Unavailable
-from vedette.domain.done_condition import TaskState
+from vedette.domain.done_condition import PERSON_ASKED, TaskState
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.origin import Origin
@@ -381,6 +381,7 @@ class DecisionRecord(Struct, frozen=True):
 
 DIFFERENCE_RULE = "engine.differs"
 OTHER_ARTEFACT_RULE = "artefact.other"
+UNMET_RULE = "task.unmet"
 # Who gave the other answer where nobody was there to be asked.
 NO_ENGINE = "none"
 
@@ -476,7 +477,8 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
     """Return a policy engine's Decision on a canonical request; whatever goes wrong is a deny.
 
     What a person is to decide is held, if the engine would permit it (`ask_person`); what reads an
-    artefact that is not the run's is denied (`deny_other_artefact`).
+    artefact that is not the run's is denied (`deny_other_artefact`), and so is what ends a task
+    while a done condition is unmet (`deny_unmet`).
     """
     decide_json = getattr(engine, "decide_json", None)
     try:
@@ -486,7 +488,10 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
             decision = parse_decision(engine.decide(raw))
         if b'"artefact":' in raw:
             decision = deny_other_artefact(decision, raw)
-        return ask_person(decision, raw) if b'"asks":' in raw else decision
+        if b'"task":' in raw:
+            decision = deny_unmet(decision, raw)
+        asks = b'"asks":' in raw or b'"task":' in raw
+        return ask_person(decision, raw) if asks else decision
     except Exception as error:
         return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
 
@@ -502,6 +507,25 @@ def deny_other_artefact(decision: Decision, raw: bytes) -> Decision:
     return build_denial(OTHER_ARTEFACT_RULE, *decision.reasons, OTHER_ARTEFACT_RULE)
 
 
+def deny_unmet(decision: Decision, raw: bytes) -> Decision:
+    """Return a policy engine's Decision, a deny if it ends a task whose conditions do not all hold.
+
+    The engine's own rule and no bundle's, as `ask_person`: a bundle can only refuse more.
+    """
+    task = (orjson.loads(raw).get("context") or {}).get("task")
+    if task is None:
+        return decision
+    conditions = task["conditions"]
+    unmet = [one["name"] for one in conditions if one["held"] is not True]
+    if not unmet and (conditions or task["person"]):
+        return decision
+    if decision.outcome == "deny":
+        return replace(decision, would="deny") if decision.would is not None else decision
+    reasons = [f"{UNMET_RULE}:{name}" for name in unmet] or ["task.unknown"]
+    denial = build_denial(UNMET_RULE if unmet else "task.unknown", *decision.reasons, *reasons)
+    return replace(denial, would=None if decision.would is None else "deny")
+
+
 def ask_person(decision: Decision, raw: bytes) -> Decision:
     """Return a policy engine's Decision, a hold where it permits what a person is to decide.
 
@@ -511,7 +535,9 @@ def ask_person(decision: Decision, raw: bytes) -> Decision:
     """
     request = orjson.loads(raw)
     context, action = request.get("context") or {}, request.get("action") or {}
-    reason = context.get("asks")
+    # A finish asks whoever is a condition of its task today, too, whatever it was bound with.
+    is_condition = (context.get("task") or {}).get("person") is True
+    reason = context.get("asks") or (PERSON_ASKED if is_condition else None)
     if not reason or any(
         one["action_digest"] == action["digest"] and one["by"] and one["until"] > request["now"]
         for one in context["approvals"]

@@ -6,6 +6,7 @@ engine reads from what is durable:
 
     conditions:
       - {name: all_items, items: closed, at_least: 3}
+      - {name: none_left_out, items: done}
       - {name: total, rows: /total, equals: 12}
       - {name: report, action: report.send, at_least: 1, answer: /sent, equals: true}
       - {name: read, person: reads the report}
@@ -29,15 +30,24 @@ _KINDS: Mapping[str, frozenset[str]] = {
     "action": frozenset({"at_least", "answer", "equals"}),
     "person": frozenset(),
 }
+_ITEM_STATES = ("closed", "done")
+# A finish is held for a person by this reason (`vedette.domain.decision.ask_person`).
+PERSON_ASKED = "task.person"
+# Not written by anybody: no other action of the run is open when its finish is decided.
+ACTIONS_OVER = "actions_over"
 # A fault of what is written: where in it, what is wrong, the mend.
 Fault: TypeAlias = tuple[tuple[str | int, ...], str, str]
 
 
 class ItemsClosed(Struct, frozen=True):
-    """No item of the task is open, and there are `at_least` so many: without a list nothing is."""
+    """Every item of the task is closed, and `at_least` so many are: without a list nothing is.
+
+    What failed and what the agent set aside is closed, too. With `state` done each has to be done.
+    """
 
     name: str
     at_least: int = 1
+    state: str = "closed"
 
 
 class RowValue(Struct, frozen=True):
@@ -124,13 +134,13 @@ def asks_person(conditions: Sequence[DoneCondition]) -> bool:
 
 def _evaluate_one(condition: DoneCondition, facts: TaskFacts) -> ConditionState:
     match condition:
-        case ItemsClosed(name, at_least):
-            unclosed = sum(item["state"] == "open" for item in facts.items.values())
-            closed = len(facts.items) - unclosed
-            why = f"{closed} of {len(facts.items)} items are closed"
-            if closed < at_least:
+        case ItemsClosed(name, at_least, state):
+            states = [item["state"] for item in facts.items.values()]
+            count = sum(one == "done" or (state == "closed" and one != "open") for one in states)
+            why = f"{count} of {len(states)} items are {state}"
+            if count < at_least:
                 why += f", at least {at_least} are needed"
-            return ConditionState(name, not unclosed and closed >= at_least, why)
+            return ConditionState(name, count == len(states) and count >= at_least, why)
         case RowValue(name, pointer, equals, at_least):
             found = _look_up(facts.row, pointer)
             if found is UNSET:
@@ -197,6 +207,26 @@ def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]
     return ((), faults) if faults else (tuple(found), [])
 
 
+def write_condition(condition: DoneCondition) -> dict[str, Any]:
+    """Return a condition as `read_conditions` reads it."""
+    match condition:
+        case ItemsClosed(name, at_least, state):
+            return {"name": name, "items": state, "at_least": at_least}
+        case RowValue(name, pointer, equals, at_least):
+            written = {"name": name, "rows": pointer, "equals": equals, "at_least": at_least}
+        case ActionDone(name, tool, at_least, answer, equals):
+            written = {"name": name, "action": tool, "at_least": at_least, "answer": answer}
+            written["equals"] = equals
+        case PersonApproves(name, asks):
+            return {"name": name, "person": asks}
+    # A value that is waited for may be null; of all else null is left out.
+    return {
+        key: one
+        for key, one in written.items()
+        if one is not UNSET and (one is not None or key == "equals")
+    }
+
+
 def _find_faults(value: Any) -> Iterator[Fault]:
     if not isinstance(value, Mapping):
         yield (), "is not a condition", f"give it a name and one of {', '.join(_KINDS)}"
@@ -204,6 +234,8 @@ def _find_faults(value: Any) -> Iterator[Fault]:
     name = value.get("name")
     if not _is_word(name):
         yield ("name",), "a condition has a name of a-z, 0-9 and _", "add name:"
+    if name == ACTIONS_OVER:
+        yield ("name",), f"{ACTIONS_OVER} is the engine's own condition", "give it another"
     kinds = [kind for kind in _KINDS if kind in value]
     if len(kinds) != 1:
         what = f"has {' and '.join(kinds)}" if kinds else "says nothing that is to hold"
@@ -220,8 +252,9 @@ def _find_faults(value: Any) -> Iterator[Fault]:
 def _find_kind_faults(kind: str, value: Mapping[str, Any]) -> Iterator[Fault]:
     given = value[kind]
     if kind == "items":
-        if given != "closed":
-            yield (kind,), f"{given!r} is no state that items can be waited for", "write closed"
+        if given not in _ITEM_STATES:
+            what = f"{given!r} is no state that items can be waited for"
+            yield (kind,), what, f"write {' or '.join(_ITEM_STATES)}"
         return
     if not isinstance(given, str) or not given.strip():
         yield (kind,), "is no text", "write it out"
@@ -250,7 +283,7 @@ def _build(value: Mapping[str, Any]) -> DoneCondition:
     name = value["name"]
     equals = normalize_json(value["equals"]) if "equals" in value else UNSET
     if "items" in value:
-        return ItemsClosed(name, value.get("at_least", 1))
+        return ItemsClosed(name, value.get("at_least", 1), value["items"])
     if "rows" in value:
         return RowValue(name, value["rows"], equals, value.get("at_least"))
     if "action" in value:

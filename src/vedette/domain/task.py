@@ -14,12 +14,15 @@ from msgspec import Struct
 
 from vedette.domain.agent import Agent, task_source
 from vedette.domain.base.clock import iso
-from vedette.domain.done_condition import NO_CONDITIONS, DoneCondition, read_conditions
+from vedette.domain.done_condition import (
+    NO_CONDITIONS,
+    DoneCondition,
+    read_conditions,
+    write_condition,
+)
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
 
 MAX_GOAL = 20_000  # characters
-# A finish is held for a person by this reason (`vedette.domain.decision.ask_person`).
-PERSON_ASKED = "task.person"
 
 
 class Task(Struct, frozen=True):
@@ -34,15 +37,14 @@ class Task(Struct, frozen=True):
 def read_task(agent: Agent, event: Event) -> Task | None:
     """Return the task that an event gives an agent; None if its run is none.
 
+    What a person gives is one even if the agent takes no tasks by now: then it waits for a person.
     Raises nothing: what the engine vouches for was checked before it was accepted.
     """
     plan = agent.work
-    if plan is None:
-        return None
+    own, deadline_us = ((), 0) if plan is None else (plan.conditions, plan.deadline_us)
     if event.type != TASK_TYPE:
-        goal = agent.goal_of(event)
-        conditions = plan.conditions or NO_CONDITIONS
-        return Task(goal, {}, conditions, plan.deadline_us) if goal else None
+        goal = "" if plan is None else agent.goal_of(event)
+        return Task(goal, {}, own or NO_CONDITIONS, deadline_us) if goal else None
     if not event.is_task:
         return None
     data = event.data
@@ -50,9 +52,33 @@ def read_task(agent: Agent, event: Event) -> Task | None:
     return Task(
         data["goal"],
         data.get("inputs", {}),
-        given or plan.conditions or NO_CONDITIONS,
-        data.get("deadline_us", plan.deadline_us),
+        (*given, *own) or NO_CONDITIONS,
+        data.get("deadline_us", deadline_us),
     )
+
+
+def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) -> Task | None:
+    """Return the task that a run is; None if it is none.
+
+    Once a turn is recorded (`first_turn` is the run's first, as its body has it), that says whether
+    it is one, with which goal and conditions, whatever the agent's release says by now.
+    """
+    task = read_task(agent, event)
+    if first_turn is None:
+        return task
+    recorded = first_turn.get("task")
+    if recorded is None:
+        return None
+    conditions, _ = read_conditions(recorded["done"])
+    inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
+    if task is None and agent.work is not None:
+        deadline_us = agent.work.deadline_us
+    return Task(recorded["goal"], inputs, conditions, deadline_us)
+
+
+def record_task(task: Task) -> dict[str, Any]:
+    """Return what a run's first turn records of its task, as `find_task` reads it."""
+    return {"goal": task.goal, "done": [write_condition(one) for one in task.conditions]}
 
 
 def task_event(

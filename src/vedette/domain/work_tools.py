@@ -2,7 +2,7 @@
 
 They are ordinary tools, so that policy grants them and the ledger tells of them like all others;
 what performs them is the engine itself (`vedette.engine.context_tools`). They are transactional:
-what they write is part of the step.
+what comes of them is part of the step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,6 @@ ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
 HAND_OFF_TOOL = "task.hand_off"
 READ_HISTORY_TOOL = "history.read"
-
-# The collections of items, one a run; no agent's own can have such a name.
-ITEMS = "items/"
-
-
-def item_collection(run: str) -> str:
-    """Return the collection of a run's items."""
-    return ITEMS + run
 
 
 def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
@@ -52,8 +44,8 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
                 FINISH_TOOL,
                 "task",
                 {"summary": "string"},
-                "Ends the task. It is permitted when every done condition holds, else you are told "
-                "which do not.",
+                "Ends the task. It is permitted when every done condition holds and no other "
+                "action is open, else you are told what is unmet. Nothing follows it in its turn.",
             ),
             _declare(
                 ADD_ITEM_TOOL,
@@ -91,7 +83,8 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
     }
 )
 
-# All that the engine performs itself: no action of an agent, so none that its budget counts.
+# All that the engine performs itself. None counts against `actions_per_run`; a permit of one counts
+# against the limits of an hour and a day, and takes a slot of them, as all permits do.
 ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS})
 # Who performs those, so that no plugin of `vedette.tools` may have such a name.
 ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())

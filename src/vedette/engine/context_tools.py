@@ -8,7 +8,7 @@ from typing import Any
 from vedette.domain.action import Action
 from vedette.domain.base.canonical import normalized_json
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.effect import Outcome, RowWrite
+from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.hand_off import read_words
 from vedette.domain.hand_off_check import TaskBounds, check_hand_off, collect_texts, other_tools
@@ -16,7 +16,7 @@ from vedette.domain.model_turn import HAND_OFF
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
-from vedette.domain.work_tools import HAND_OFF_TOOL, READ_HISTORY_TOOL
+from vedette.domain.work_tools import FINISH_TOOL, HAND_OFF_TOOL, READ_HISTORY_TOOL
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.task_history import number_answers, tell_in_line
@@ -27,10 +27,13 @@ _MAX_READ, _MAX_OUTCOME = 12_000, 400
 
 
 def require_in_place(judgement: ReasonerJudgement, ordinal: int) -> None:
-    """Raise BadProposal for a hand-off that nobody asked for, and for all else where it is asked.
+    """Raise BadProposal for what follows a finish in its turn, for a hand-off that nobody asked
+    for, and for all else where it is asked.
 
     One that is asked for is the first proposal of its turn that is one.
     """
+    if any(one.tool == FINISH_TOOL for one in judgement.proposals[:ordinal]):
+        raise BadProposal(f"nothing follows {FINISH_TOOL} in its turn")
     said = judgement.model_turn
     asked = said is not None and said.asks == HAND_OFF
     tool = judgement.proposals[ordinal].tool
@@ -149,14 +152,12 @@ def _head(value: Any) -> str:
     return text if len(text) <= _MAX_OUTCOME else f"{text[:_MAX_OUTCOME]}…"
 
 
-def perform(
-    services: Services, context: RunContext, action: Action
-) -> tuple[Outcome, list[RowWrite]]:
-    """Perform a tool of the engine's own: return its outcome and what it writes."""
+def perform(services: Services, context: RunContext, action: Action) -> Outcome:
+    """Perform a tool of the engine's own: return its outcome, which is all that it writes."""
     if context.task is None:
-        return Outcome("failed", error="the run is no task"), []
+        return Outcome("failed", error="the run is no task")
     if action.tool.name == HAND_OFF_TOOL:
-        return take_hand_off(services, context, action), []
+        return take_hand_off(services, context, action)
     if action.tool.name == READ_HISTORY_TOOL:
-        return read_history(services, context, action), []
+        return read_history(services, context, action)
     return context.task.perform(action)

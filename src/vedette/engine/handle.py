@@ -38,7 +38,7 @@ from vedette.engine.reservation import (
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.takeover import find_due_opinion, is_left_alone
-from vedette.engine.task_control import yield_to_person
+from vedette.engine.task_control import take_in_notes, yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 
 
@@ -66,7 +66,7 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
-    if context.run.turn == 0 and not (context.task and context.task.words.is_halted):
+    if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None
         if context.run.state in ("done", "waiting"):
@@ -99,6 +99,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
                     await perform_effect(services, context, row)
+                    if context.task is not None and context.task.words.is_halted:
+                        break  # a person said so while it was called
         else:
             await record_wait(context, now)
             break
@@ -224,7 +226,8 @@ async def run_turn(
     try:
         memories, reads = recall_memories(services, context, now)
         context.brief_with(memories)
-        judgement = opinion or await ask_reasoner(services, context, anew=anew)
+        briefing = context.build_briefing()  # a person who takes over decides on what it tells
+        judgement = opinion or await ask_reasoner(services, context, briefing, anew=anew)
         if judgement.observed and not context.run.observed:
             services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
         writes = judgement.proposals and not holds_row(context)  # else it is held already
@@ -244,7 +247,8 @@ async def run_turn(
     context.is_deferred = context.is_deferred or judgement.deferred
     if judgement.deferred:
         services.metrics.count("deferred", agent=context.agent.name)
-    goes_on = judgement.model_turn is not None or not judgement.final
+    is_task = context.task is not None
+    goes_on = judgement.model_turn is not None or is_task or not judgement.final
     if goes_on and (labels := context.labels()) is not None:
         context.told_readers = labels.run
     if step.candidates:
@@ -287,6 +291,10 @@ async def decide_and_commit(
                 await commit
         except (Fenced, OverBudget):
             continue
+        except Superseded:
+            if context.task is None or not take_in_notes(context):
+                raise
+            continue
         if context.reservation is not None:
             settle_use(context, step)
         is_first = not judgement.deferred and step.turn == 1 + context.is_deferred
@@ -322,7 +330,7 @@ def reauthorize_reads(services: Services, context: RunContext, now: int) -> list
 
 
 async def ask_reasoner(
-    services: Services, context: RunContext, *, anew: bool = False
+    services: Services, context: RunContext, briefing: Briefing, *, anew: bool = False
 ) -> ReasonerJudgement:
     """Ask the reasoner for a run's turn, giving its judge the state it needs if it has lost it.
 
@@ -332,7 +340,6 @@ async def ask_reasoner(
 
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
-    briefing = context.build_briefing()
     if anew:
         briefing = replace(briefing, anew=True)
     if context.event.is_undo:

@@ -236,7 +236,9 @@ async def settle_failure(services: Services, context: RunContext, error: Excepti
     settlement, beyond, returns = release_reservation(services, context, failure)
     if settlement:
         now = services.clock.now_us()
-        step = context.build_step(settlement, [], now, spend=beyond, refunds=returns)
+        # A task that was cancelled while its model thought is over with that.
+        drafts = settlement + context.end_entries([])
+        step = context.build_step(drafts, [], now, spend=beyond, refunds=returns)
         context.reservation = context.used = None
         await context.commit(step)
         observe_cost(services, context, settlement)

@@ -15,7 +15,7 @@ from vedette.domain.base.canonical import normalized_json
 from vedette.domain.budget import ACTIONS, Reservation, Shortage
 from vedette.domain.decision import Approval, DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
-from vedette.domain.event import Event, subject_of
+from vedette.domain.event import TASK_TYPE, Event, subject_of
 from vedette.domain.links import find_argument_links
 from vedette.domain.memory import (
     Briefing,
@@ -46,7 +46,7 @@ from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_progress import TaskProgress
+from vedette.engine.task_progress import TaskProgress, read_words
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import (
     NO_TURNS,
@@ -125,8 +125,10 @@ class RunContext(Struct):
             if before is not None:
                 services.forget_key(run)
         turns = context._load_turns() if run.turn else []
-        if agent.work is not None:
-            context.task = TaskProgress.load(services.store, agent, event, run, turns)
+        if agent.work is not None or event.type == TASK_TYPE or (turns and "task" in turns[0]):
+            context.task = TaskProgress.load(
+                services.store, agent, event, run, turns, context.actions
+            )
         return context
 
     def _load_turns(self) -> list[Mapping[str, Any]]:
@@ -576,7 +578,7 @@ class RunContext(Struct):
         run.waits, run.observed = step.waits, step.observed
         self.actions = self.merge_actions(step.actions)
         if self.task is not None:
-            self.task.keep_items(step.rows)
+            self.task.take_step(step.actions)
         if on_sent is None and own_rows:
             services.keys.cache_rows(own_rows)
         if step.state == "done":
@@ -594,6 +596,8 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         self.actions = read_actions_anew(self.services, fresh, self.actions)
         self.run = fresh
+        if self.task is not None:
+            self.task.words = read_words(self.services.store, fresh.id)
 
 
 def _standing(state: RunState, wake_us: int = 0, waits: str | None = None) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from msgspec.structs import replace
 
 from vedette.domain.entry import Draft
-from vedette.domain.task_words import STALLED
+from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
 from vedette.engine.reauthorization import deny_changed
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -42,6 +43,26 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     if drafts or (run.state, run.waits, run.wake_us) != ("waiting", "person", 0):
         await context.commit(context.build_step(drafts, [], now, **_WAIT))
     return True
+
+
+def take_in_notes(context: RunContext) -> bool:
+    """Take in what a person said of a task while its turn was thought; say whether the turn stands.
+
+    It does if they left a note and nothing else moved the run: the next turn is told of that. If
+    not, what the turn cost can be settled. Raises StoreFailed, and Superseded if the run is gone.
+    """
+    services, before = context.services, context.run
+    if context.task is None or context.model_call is None:
+        return False
+    if services.store.cluster.lease_epoch(before) != context.epoch:
+        return False
+    said = services.store.ledger.run_entries(before.id, TASK_KINDS)
+    kinds = [orjson.loads(raw)["kind"] for seq, raw, _ in said if seq > before.last]
+    fresh = services.store.runs.run(before.id)
+    if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):
+        return False
+    context.reload()
+    return bool(kinds) and {*kinds} == {STEERED}
 
 
 async def _close_cancelled(services: Services, context: RunContext, now: int) -> None:

@@ -86,7 +86,7 @@ class TaskHistory(Struct):
     ) -> Briefing:
         """Return a briefing of a task with its turns, and what a context begun now is told.
 
-        A judge has no context: it is told of all turns, and of what it noted in the last.
+        A judge has no context: it is told of its last turns, and of what it noted in the last.
         """
         if to_judge:
             self.task = briefing.task

@@ -1,7 +1,7 @@
 """A task's progress: its done conditions, its items, what was said of it; found again in the store.
 
-Everything here follows from what is durable: the recorded turns, the run's actions, its items (rows
-of the fleet) and the entries of `vedette.domain.task_words`.
+Everything here follows from what is durable: the recorded turns, the run's actions (of which its
+items are made) and the entries of `vedette.domain.task_words`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 import orjson
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import canonicalize_normalized
 from vedette.domain.base.errors import BadProposal, RepeatedProposal
 from vedette.domain.done_condition import (
+    ACTIONS_OVER,
     ActionDone,
     ConditionState,
     PersonApproves,
@@ -25,11 +26,12 @@ from vedette.domain.done_condition import (
     asks_person,
     evaluate,
 )
-from vedette.domain.effect import Outcome, RowWrite
+from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow, Run
-from vedette.domain.task import Task, read_task
+from vedette.domain.task import Task, find_task, record_task
+from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
 from vedette.domain.task_words import TASK_KINDS, TaskWords
 from vedette.domain.work_tools import (
     ADD_ITEM_TOOL,
@@ -38,7 +40,6 @@ from vedette.domain.work_tools import (
     HAND_OFF_TOOL,
     READ_HISTORY_TOOL,
     WORK_PERFORMER,
-    item_collection,
 )
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
@@ -47,9 +48,15 @@ MAX_ITEMS = 10_000
 # What is done for the next turns alone.
 _NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
 _MAX_ID, _MAX_TEXT = 200, 2000  # characters
-ITEM_STATES = ("open", "done", "failed", "set_aside")
+_MAX_ITEM_INPUTS = 10_000  # bytes
 
-Item = Mapping[str, Any]
+
+def read_words(store: Store, run: str) -> TaskWords:
+    """Return what was said of a run's task so far."""
+    return TaskWords.of(
+        (orjson.loads(raw), None if body is None else orjson.loads(body))
+        for _, raw, body in store.ledger.run_entries(run, TASK_KINDS)
+    )
 
 
 class TaskProgress(Struct):
@@ -77,22 +84,16 @@ class TaskProgress(Struct):
         event: Event,
         run: Run,
         turns: Sequence[Mapping[str, Any]],
+        actions: Sequence[ActionRow],
     ) -> TaskProgress | None:
-        """Read a run's progress; None if it is no task. Its goal is the one that it began with."""
-        task = read_task(agent, event)
+        """Read a run's progress; None if it is no task. It is the one that it began as."""
+        task = find_task(agent, event, turns[0] if turns else None)
         if task is None:
             return None
-        recorded = [turn["task"] for turn in turns if "task" in turn]
-        if recorded:
-            task = replace(task, goal=recorded[0].get("goal", task.goal))
         accepted = store.ledger.entry(run.position)
         began_us = 0 if accepted is None else int(orjson.loads(accepted[1])["at"])
-        words = [
-            (orjson.loads(raw), None if body is None else orjson.loads(body))
-            for _, raw, body in store.ledger.run_entries(run.id, TASK_KINDS)
-        ]
-        items = store.runs.rows(item_collection(run.id))
-        ordered = dict(sorted(items.items(), key=lambda one: one[1]["number"]))
+        words = read_words(store, run.id)
+        items = {item["id"]: item for item in list_items(actions)}
         told = {
             turn["turn"]: (
                 frozenset(one["name"] for one in turn["task"]["conditions"] if one["held"]),
@@ -103,20 +104,15 @@ class TaskProgress(Struct):
         }
         history = TaskHistory()
         history.load(turns)
-        return cls(
-            task, run.id, began_us, TaskWords.of(words), ordered, told, dict(ordered), history
-        )
+        return cls(task, run.id, began_us, words, items, told, dict(items), history)
 
     def begin_step(self) -> None:
         """Begin a step with the items as they are durable."""
         self.step_items = dict(self.items)
 
-    def keep_items(self, writes: Sequence[RowWrite]) -> None:
-        """Take the items that a committed step wrote."""
-        collection = item_collection(self.run)
-        self.items |= {
-            one.key: one.row for one in writes if one.collection == collection and one.row
-        }
+    def take_step(self, actions: Sequence[ActionRow]) -> None:
+        """Take in the items that the actions of a committed step made."""
+        take_items(self.items, actions)
         self.begin_step()
 
     # --- conditions --------------------------------------------------------------------------
@@ -148,13 +144,22 @@ class TaskProgress(Struct):
     def assess(self, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> TaskState:
         """Return what is found for the decision of its finish."""
         found = zip(self.task.conditions, self.evaluate(rows, row), strict=True)
-        own = tuple(state for one, state in found if not isinstance(one, PersonApproves))
-        return TaskState(own, self.asks_person)
+        own = [state for one, state in found if not isinstance(one, PersonApproves)]
+        if still := sum(not one.is_final for one in rows):
+            # What comes of it is part of what the task did.
+            own.append(ConditionState(ACTIONS_OVER, False, f"{still} other actions are not over"))
+        return TaskState(tuple(own), self.asks_person)
+
+    def may_begin(self, agent: Agent) -> bool:
+        """Say whether its first turn may be taken: no person has it wait, or is to be asked."""
+        return not self.words.is_halted and agent.work is not None
 
     def find_stall(self, agent: Agent, run: Run, rows: Sequence[ActionRow], now_us: int) -> str:
         """Say why a person is asked before the next turn; "" if it is taken."""
         plan, since = agent.work, self.words.turn
-        if plan is None or not run.turn:
+        if plan is None:
+            return "its agent takes no tasks any more"
+        if not run.turn:
             return ""
         if run.turn - since >= plan.max_turns:
             return f"it took {run.turn - since} turns, and {plan.max_turns} are the limit"
@@ -196,18 +201,19 @@ class TaskProgress(Struct):
     ) -> dict[str, Any]:
         """Return what a turn's entry says of the task, and note it.
 
-        The first has the goal; `repeated` names, by ordinal, what was done before.
+        The first has goal and conditions, as `find_task` reads them; `repeated` names, by
+        ordinal, what was done before.
         """
         conditions = list(told["conditions"])
         item = told["items"].get("current", {}).get("id")
         held = frozenset(one["name"] for one in conditions if one["held"])
         self.told[turn] = (held, item)
-        goal = {"goal": told["goal"]} if turn == 1 else {}
+        pinned = record_task(self.task) if turn == 1 else {}
         again = {
             str(at): one.where for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
         }
         repeated = {"repeated": again} if again else {}
-        return {**goal, **repeated, "conditions": conditions, "item": item}
+        return {**pinned, **repeated, "conditions": conditions, "item": item}
 
     # --- items ----------------------------------------------------------------------------------
 
@@ -227,35 +233,24 @@ class TaskProgress(Struct):
 
     def find_like(
         self, action: Action, rows: Sequence[ActionRow], told: Mapping[str, Any]
-    ) -> ActionRow | None:
-        """Return the action like this one that is done for the same item, if there is one."""
+    ) -> list[ActionRow]:
+        """Return the actions of earlier turns like this one, for the same item."""
         current = told["items"].get("current")
         if current is None or action.tool.performer == WORK_PERFORMER:
-            return None
+            return []
         turns = {turn for turn, (_, item) in self.told.items() if item == current["id"]}
-        return next(
-            (
-                row
-                for row in rows
-                if row.digest == action.digest
-                and row.tool == action.tool.name
-                and row.effect == "done"
-                and row.turn in turns
-            ),
-            None,
-        )
+        same = (action.digest, action.tool.name)
+        return [row for row in rows if (row.digest, row.tool) == same and row.turn in turns]
 
-    def perform(self, action: Action) -> tuple[Outcome, list[RowWrite]]:
-        """Perform a tool of the engine's own: return its outcome and what it writes."""
+    def perform(self, action: Action) -> Outcome:
+        """Perform a tool of the engine's own: return its outcome, which is all that it writes."""
         if action.tool.name == FINISH_TOOL:
-            return Outcome("done", {"items": self.count_items()}), []
+            return Outcome("done", {"items": self.count_items()})
         item, why = self._change_item(action)
         if item is None:
-            return Outcome("failed", {"why": why}, error=why), []
+            return Outcome("failed", {"why": why}, error=why)
         self.step_items[item["id"]] = item
-        return Outcome("done", {"rows": [item]}), [
-            RowWrite(item_collection(self.run), item["id"], item)
-        ]
+        return Outcome("done", {"item": item})
 
     def _change_item(self, action: Action) -> tuple[dict[str, Any] | None, str]:
         args, id = action.args, action.args["id"]
@@ -268,6 +263,8 @@ class TaskProgress(Struct):
             if len(self.step_items) >= MAX_ITEMS:
                 return None, f"a task has {MAX_ITEMS} items at most"
             inputs = {"inputs": args["inputs"]} if "inputs" in args else {}
+            if len(canonicalize_normalized(inputs)) > _MAX_ITEM_INPUTS:
+                return None, f"an item's inputs are {_MAX_ITEM_INPUTS} bytes at most"
             number = len(self.step_items) + 1
             about = {"id": id, "title": args["title"], "number": number, **inputs}
             return {**about, "state": "open", "attempts": 0, "why": ""}, ""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from msgspec.structs import replace
 
 from vedette.domain.action import (
@@ -37,6 +38,7 @@ from vedette.domain.base.errors import (
     Temporary,
 )
 from vedette.domain.decision import Decision, DecisionRecord, build_difference_entry
+from vedette.domain.done_condition import PERSON_ASKED
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
@@ -48,7 +50,6 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.domain.task import PERSON_ASKED
 from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
 from vedette.engine import action_holds, context_tools, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
@@ -78,6 +79,8 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 ordinal=ordinal,
                 confidence=judgement.confidence,
             )
+            if context.task is not None:
+                _require_new(context, action, bound)
             asks = judgement.asks or _task_asks(context, action)
             bound.append(replace(action, asks=asks) if asks else action)
         except BadProposal as error:
@@ -86,19 +89,31 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
 
 
 def _task_asks(context: RunContext, action: Action) -> str:
-    """Say why a person is to decide a task's finish; "" if none is, and of all other actions.
+    """Say why a person is to decide a task's finish; "" if none is, and of all other actions."""
+    asks = action.tool.name == FINISH_TOOL and context.task is not None and context.task.asks_person
+    return PERSON_ASKED if asks else ""
 
-    Raises RepeatedProposal for one like an action that is done for the same item.
+
+def _require_new(context: RunContext, action: Action, bound: BoundProposals) -> None:
+    """Raise RepeatedProposal for an action like one that is done for the same item, BadProposal for
+    one like another of its turn, or of which nobody knows whether it was done.
     """
-    task = context.task
-    if task is None:
-        return ""
-    if action.tool.name == FINISH_TOOL:
-        return PERSON_ASKED if task.asks_person else ""
-    like = task.find_like(action, context.actions, context.task_told)
-    if like is not None:
-        raise RepeatedProposal("this was done for the same item", where=like.id)
-    return ""
+    task, told = context.task, context.task_told
+    assert task is not None
+    if action.tool.performer != WORK_PERFORMER and "current" in told["items"]:
+        others = [one for one in bound if isinstance(one, Action)]
+        if any((one.digest, one.tool) == (action.digest, action.tool) for one in others):
+            raise BadProposal("the same was proposed before in this turn, for the same item")
+    like = task.find_like(action, context.actions, told)
+    for row in like:
+        if row.effect == "done":
+            raise RepeatedProposal("this was done for the same item", where=row.id)
+    unsure = {row.id for row in like if row.effect is not None and row.answer is None}
+    ledger = context.services.store.ledger
+    for _, raw, _ in ledger.run_entries(context.run.id, ("effect.unknown",)) if unsure else ():
+        if (id := orjson.loads(raw)["action"]) in unsure:
+            what = "nobody knows whether this was done for the same item: a person is to say"
+            raise BadProposal(what, where=id)
 
 
 def compose_step(
@@ -337,9 +352,7 @@ def write_rows(
     if action.tool.performer == ARTEFACT_PERFORMER:
         return _end_effect(context, row, services.artefacts.read(context, action))
     if action.tool.performer == WORK_PERFORMER:
-        outcome, written = context_tools.perform(services, context, action)
-        writes += written
-        return _end_effect(context, row, outcome)
+        return _end_effect(context, row, context_tools.perform(services, context, action))
     target = services.targets.get(action.tool.target or "", {})
     call = tool_calls.build_call(action, context.agent, context.event, target, 1)
     collection = context.agent.collection

@@ -9,6 +9,7 @@ import orjson
 
 from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
+from vedette.domain.done_condition import ACTIONS_OVER
 from vedette.domain.notes import decode_notes
 from vedette.domain.ports.ledger_reader import LedgerReader
 from vedette.domain.ports.run_store import RunReader
@@ -18,6 +19,8 @@ from vedette.domain.work_tools import FINISH_TOOL
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer, coarse_answers
 
+# So many of its last turns a judge is told of a task. Replay tells the same.
+JUDGE_TURNS = 16
 _TOLD = ("proposals", "label", "memories", "model")
 
 
@@ -45,40 +48,60 @@ def retell_turns(
     """
     opinion: dict[str, Any] = {}
     told: list[dict[str, Any]] = []
+    numbered = _number(actions) if to_judge else {}
     for turn in turns:
         if turn.get("deferred"):
             opinion = describe_opinion(turn)
             continue
-        of_turn = _answers_of(turn, actions) if to_judge else coarse_answers(actions, turn["turn"])
+        of_turn = (
+            _answers_of(turn, actions, numbered)
+            if to_judge
+            else coarse_answers(actions, turn["turn"])
+        )
         answers = list(of_turn)
         told.append({**{name: turn[name] for name in _TOLD if name in turn}, "answers": answers})
     notes = turns[-1].get("notes")
     return ToldTurns(opinion, tuple(told), None if notes is None else decode_notes(notes))
 
 
+def _number(actions: Sequence[ActionRow]) -> dict[tuple[int, int], tuple[ActionRow, int]]:
+    """Return a run's actions by turn and ordinal, with how many before each were answered."""
+    found, answered = {}, 0
+    for row in actions:
+        found[row.turn, row.ordinal] = (row, answered)
+        answered += row.answer is not None
+    return found
+
+
 def _answers_of(
-    turn: Mapping[str, Any], actions: Sequence[ActionRow]
+    turn: Mapping[str, Any],
+    actions: Sequence[ActionRow],
+    numbered: Mapping[tuple[int, int], tuple[ActionRow, int]],
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield what came of each proposal of a turn; `actions` are those of the whole run."""
-    rows = {row.ordinal: row for row in actions if row.turn == turn["turn"]}
+    """Yield what came of each proposal of a turn; `actions` are those of the whole run, `numbered`
+    has each by turn and ordinal, with how many before it were answered.
+    """
     repeated = {answer["ordinal"]: answer for answer in repeated_answers(turn, actions)}
-    answered = [row.id for row in actions if row.answer is not None]
     for ordinal, proposal in enumerate(turn["proposals"]):
         if ordinal in repeated:
             yield repeated[ordinal]
             continue
-        row = rows.get(ordinal)
+        row, number = numbered.get((turn["turn"], ordinal), (None, 0))
         # What was no action (no such tool, argument or reference) has no row.
         answer = {"status": "refused"} if row is None else coarse_answer(row)
-        if row is not None and row.id in answered and answer["status"] == "done":
-            answer["ref"] = f"/outcome/{answered.index(row.id)}"
+        if row is not None and row.answer is not None and answer["status"] == "done":
+            answer["ref"] = f"/outcome/{number}"
         yield {"tool": proposal["tool"], "ordinal": ordinal, **answer}
 
 
 def retell_task_turns(
     turns: Sequence[Mapping[str, Any]], actions: Sequence[ActionRow], task: Mapping[str, Any]
 ) -> ToldTurns:
-    """Return what a judge is told of earlier turns of its task, `task` beside what that says."""
+    """Return what a judge is told of the last turns of its task, `task` beside what that says.
+
+    What lies before is for its notes, or for the tool that reads history.
+    """
+    turns = turns[-JUDGE_TURNS:]
     told = retell_turns(turns, actions, to_judge=True) if turns else NO_TURNS
     tell_unmet(told.turns, turns, task["conditions"])
     return told
@@ -98,7 +121,10 @@ def tell_unmet(
     for turn, conditions in zip(past, later, strict=False):
         for answer in turn["answers"]:
             if answer["tool"] == FINISH_TOOL and answer["status"] == "not permitted":
-                answer["unmet"] = [one["name"] for one in conditions if not one["held"]]
+                unmet = [one["name"] for one in conditions if not one["held"]]
+                # What held it up is over by now, if it was another action of the turn.
+                beside = [ACTIONS_OVER] if len(turn["answers"]) > 1 else []
+                answer["unmet"] = unmet or beside
 
 
 def repeated_answers(turn: Mapping[str, Any], actions: Sequence[ActionRow]) -> list[dict[str, Any]]:

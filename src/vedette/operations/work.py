@@ -18,7 +18,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Run
-from vedette.domain.task import MAX_GOAL, read_task, task_event
+from vedette.domain.task import MAX_GOAL, find_task, task_event
 from vedette.domain.task_words import CANCELLED, MAX_NOTE, PAUSED, RESUMED, STEERED
 from vedette.engine.services import Services
 from vedette.operations.approvals import authorize
@@ -122,9 +122,13 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unreachable(services: Services, name: str, data: Mapping[str, Any]) -> None:
-    """Raise BadCommand for a condition that this agent can never meet."""
+    """Raise BadCommand for a condition that this agent can never meet, or that has one already."""
     agent = services.fleet.agents[name]
+    own = [] if agent.work is None else [one.name for one in agent.work.conditions]
     for condition in read_conditions(data.get("conditions", []))[0]:
+        if condition.name in own:
+            what = f"{name}'s done.yaml has a condition {condition.name!r}, which holds as well"
+            raise BadCommand(what, mend="give this one another name")
         if isinstance(condition, ActionDone) and condition.tool not in agent.tools:
             raise BadCommand(f"{name} has no tool {condition.tool!r}", mend="name one of its own")
         if isinstance(condition, RowValue) and agent.collection is None:
@@ -153,8 +157,9 @@ def _find_task(services: Services, name: str) -> Run:
     run = services.store.runs.run(name)
     if run is None:
         raise NotFound(f"there is no run {name!r}", mend="see `vedette work list`")
-    agent = services.fleet.agents.get(run.agent)
+    agent = services.fleet.release_of(run.agent, run.key, run.position)
     event = services.store.runs.event(run.event)
-    if agent is None or event is None or read_task(agent, event) is None:
+    turns = services.store.runs.turns(run.id) if run.turn else []
+    if event is None or find_task(agent, event, turns[0] if turns else None) is None:
         raise BadCommand(f"{name} is no task", mend="see `vedette work list`")
     return run

@@ -167,11 +167,6 @@ class RunReader:
         rows = self._database.rows(sql, (collection, key))
         return orjson.loads(rows[0][0]) if rows else None
 
-    def rows(self, collection: str) -> dict[str, Mapping[str, Any]]:
-        sql = 'SELECT key, data FROM "row" WHERE collection=?'
-        rows = self._database.rows(sql, (collection,))
-        return {str(key): orjson.loads(data) for key, data in rows}
-
     def source_position(self, source: str) -> str | None:
         rows = self._database.rows("SELECT value FROM position WHERE source=?", (source,))
         return str(rows[0][0]) if rows else None

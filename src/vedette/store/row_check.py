@@ -26,7 +26,6 @@ from vedette.domain.event import Event, subject_of
 from vedette.domain.policy_wasm import META_PREFIX, unpack_wasm
 from vedette.domain.row_proof import OUTDATED_REVISION, REDRIVEN_RULE, compare_record
 from vedette.domain.run import event_run_id
-from vedette.domain.work_tools import ITEMS
 from vedette.store.dialect import Database
 from vedette.store.place_check import find_place_mismatches
 from vedette.store.readmodel.model import ReadModel
@@ -549,12 +548,7 @@ def _rows(database: Database, expected: _ExpectedRows, first: int) -> Iterator[R
     )
     written = _written_keys(database, expected)
     for collection, key, data in database.iterate_rows(sql, (first,)):
-        if collection.startswith(ITEMS):
-            # An item of a task, under its own id; its run alone writes there.
-            writers = expected.row_writers.get(bytes(data), set())
-            keys = {orjson.loads(data)["id"]} if collection.removeprefix(ITEMS) in writers else None
-        else:
-            keys = written.get(bytes(data))
+        keys = written.get(bytes(data))
         if keys is None:
             yield RowMismatch(
                 "row", f"{collection} {key}", "data", bytes(data), "what a tool wrote"

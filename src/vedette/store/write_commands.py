@@ -235,7 +235,7 @@ class CommandWriter:
     def move_task(self, run: str, draft: Draft) -> Run:
         """Write what a person says of a task into its run, and wake the run.
 
-        Raises NotFound, BadCommand for one that has ended, or that waits for what would be said.
+        Raises NotFound, and BadCommand for one that has ended.
         """
         known = read_run(self._database, run)
         if known is None:

@@ -18,6 +18,7 @@ from vedette.domain.identity import ENGINE
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Run
+from vedette.domain.task_item import list_items
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness
@@ -151,7 +152,7 @@ async def test_the_denied_finish_is_told_what_is_unmet(tmp_path: Path) -> None:
     world = World()
 
     def answer(briefing: Briefing) -> ReasonerJudgement:
-        return says(finish()) if briefing.turn == 1 else says(send("a"), send("b"), finish())
+        return says(send("a"), send("b"), finish()) if briefing.turn == 2 else says(finish())
 
     fleet, scripted = working_fleet(tmp_path, world, answer)
     async with fleet:
@@ -163,6 +164,7 @@ async def test_the_denied_finish_is_told_what_is_unmet(tmp_path: Path) -> None:
         }  # fmt: skip
         # What is sent in the same turn is not done yet when the finish is decided.
         assert rules(fleet, run, "task.finish")[1] == ("deny", "task.unmet")
+        assert scripted.briefings[2].turns[1]["answers"][2]["unmet"] == ["actions_over"]
         assert run_of(fleet, run).state == "done"
         (decided,) = [one for one in fleet.entries("action.decided") if one["outcome"] == "permit"
                       and one["tool"] == "task.finish"]  # fmt: skip
@@ -338,11 +340,11 @@ async def test_items_are_done_once_each_and_the_end_says_how_many(tmp_path: Path
         assert sorted(world.texts("wire.send")) == [f"i{n}" for n in range(5)]
         (closed,) = fleet.entries("run.closed")
         assert (closed["items_done"], closed["items"]) == (4, 5)
-        items = fleet.app.store.runs.rows(f"items/{run}")
-        assert {id: item["state"] for id, item in items.items()} == {
+        items = list_items(fleet.app.store.runs.actions(run))
+        assert {item["id"]: item["state"] for item in items} == {
             "i0": "done", "i1": "done", "i2": "done", "i3": "failed", "i4": "done",
         }  # fmt: skip
-        assert {item["attempts"] for item in items.values()} == {3}
+        assert {item["attempts"] for item in items} == {3}
         rows = fleet.app.store.runs.actions(run)
         failed = [row for row in rows if row.effect == "failed"]
         assert [row.tool for row in failed] == ["item.add"] + ["item.close"] * 5

@@ -234,8 +234,6 @@ async def test_a_step_is_durable_with_everything_in_it(store: Store, opener: Ope
     assert again.runs.actions(run.id) == [row]
     assert again.runs.action(row.id) == row
     assert again.runs.row("incidents", "pump") == {"state": "open"}
-    assert again.runs.rows("incidents") == {"pump": {"state": "open"}}
-    assert again.runs.rows("incident") == {}
     assert again.runs.turns(run.id) == [{"text": "what was proposed"}]
     assert again.judge_states.history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
     assert [(agent, unit, amount) for agent, unit, _, amount in again.spend.by_minute(0)] == [

@@ -14,6 +14,7 @@ from vedette.domain.done_condition import (
     asks_person,
     evaluate,
     read_conditions,
+    write_condition,
 )
 
 NOTHING = TaskFacts({}, {}, ())
@@ -118,3 +119,24 @@ def test_what_is_wrong_is_said_at_its_place(value: Any, path: tuple[Any, ...], w
     conditions, faults = read_conditions(value)
     assert any(re.search(what, said) and place == path for place, said, _ in faults), faults
     assert conditions == ()
+
+
+def test_what_is_written_of_a_condition_is_read_as_it() -> None:
+    written = [
+        {"name": "a", "items": "closed", "at_least": 0},
+        {"name": "b", "items": "done", "at_least": 2},
+        {"name": "c", "rows": "/total", "equals": 0},
+        {"name": "d", "rows": "/total", "at_least": 3},
+        {"name": "e", "action": "wire.send", "at_least": 1},
+        {"name": "f", "action": "wire.send", "at_least": 2, "answer": "/ok", "equals": False},
+        {"name": "g", "person": "reads it"},
+        {"name": "h", "rows": "/total", "equals": None},
+    ]
+    found, faults = read_conditions(written)
+    assert faults == []
+    assert read_conditions([write_condition(one) for one in found]) == (found, [])
+
+
+def test_the_engines_own_condition_is_nobodys_name() -> None:
+    _, ((path, _, _),) = read_conditions([{"name": "actions_over", "items": "done"}])
+    assert path == (0, "name")

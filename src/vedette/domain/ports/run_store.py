@@ -142,10 +142,6 @@ class RunReader(Protocol):
         """Return one row of a fleet-owned collection."""
         ...
 
-    def rows(self, collection: str) -> dict[str, Mapping[str, Any]]:
-        """Return all rows of a fleet-owned collection, by key."""
-        ...
-
     def source_position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""
         ...

@@ -46,7 +46,7 @@ def work() -> None:
 @click.option("--input", "inputs", metavar="NAME=VALUE", multiple=True, help="JSON, else a text.")
 @click.option(
     "--done", metavar="FILE", type=click.Path(path_type=Path),
-    help="When it is done: a file like done.yaml, in the place of the agent's own.",
+    help="What must hold beside the agent's done.yaml: a file like that.",
 )  # fmt: skip
 @click.option("--deadline", metavar="TIME", help="After which a person is asked, for example 3d.")
 def start(

@@ -12,9 +12,9 @@ from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.budget import UNITS
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import Run
-from vedette.domain.task import Task, read_task
+from vedette.domain.task import Task, find_task
+from vedette.domain.task_item import list_items
 from vedette.domain.task_words import STALLED, TASK_KINDS
-from vedette.domain.work_tools import item_collection
 
 
 def list_tasks(
@@ -26,13 +26,14 @@ def list_tasks(
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for agent in agents.values():
-        if agent.work is None:
-            continue
-        states = [None] if ended else ["ready", "waiting"]
+        # Whoever takes no tasks any more has those that wait for a person to say so.
+        states = [None] if ended else ["ready", "waiting"] if agent.work else ["waiting"]
         for state in states:
             for run in record.runs.runs_page(
                 agent=agent.name, state=state, before=None, limit=limit
             ):
+                if agent.work is None and not ended and run.waits != "person":
+                    continue
                 task = _task_of(record, agent, run)
                 if task is not None:
                     found.append((run.position, _line(record, run, task)))
@@ -54,11 +55,11 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
     plan = agent.work
     return {
         **_line(record, run, task),
-        "goal": turns[0].get("goal", task.goal) if turns else task.goal,
+        "goal": task.goal,
         "inputs": dict(task.inputs),
         # As the last turn was told: what has changed since is found out when it is decided.
         "conditions": turns[-1]["conditions"] if turns else [],
-        "item_list": sorted(_items(record, run).values(), key=lambda item: item["number"]),
+        "item_list": list_items(record.runs.actions(run.id)),
         "spend": dict(spent),
         "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
         "said": _words(record, run),
@@ -67,11 +68,14 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
 
 def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:
     event = record.runs.event(run.event)
-    return None if event is None else read_task(agent, event)
+    if event is None:
+        return None
+    turns = record.runs.turns(run.id) if run.turn else []
+    return find_task(agent, event, turns[0] if turns else None)
 
 
 def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
-    states = [item["state"] for item in _items(record, run).values()]
+    states = [item["state"] for item in list_items(record.runs.actions(run.id))]
     why = None
     if run.waits == "person":
         why = next((one["why"] for one in reversed(_words(record, run)) if one["why"]), None)
@@ -85,10 +89,6 @@ def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
         "goal": task.goal,
         "items": {"of": len(states), **{state: states.count(state) for state in sorted({*states})}},
     }
-
-
-def _items(record: StoreReader, run: Run) -> dict[str, Mapping[str, Any]]:
-    return record.runs.rows(item_collection(run.id))
 
 
 def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
