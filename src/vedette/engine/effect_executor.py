@@ -55,7 +55,9 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])
         return
-    entries = context.read_entries([row], to_decide=False).get(row.id, ())
+    # One that was decided here needs no proof.
+    is_fresh = row.id in context.fresh_actions
+    entries = () if is_fresh else services.store.ledger.proof_entries([row.id]).get(row.id, ())
     try:
         action = context.rebuild_action(row, entries)
     except Superseded:

@@ -5,12 +5,15 @@ Its wait is over, or the policy or a stop moved before its effect began.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from msgspec.structs import replace
 
 from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import build_denial
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
+from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Fenced, OverBudget, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds
@@ -30,6 +33,24 @@ async def reauthorize(services: Services, context: RunContext, due: list[ActionR
             break
 
 
+def read_proofs(
+    context: RunContext, rows: Sequence[ActionRow]
+) -> Mapping[str, Sequence[EntryRecord]]:
+    """Return the entries that rows are proved by, read at once; none for what needs no proof.
+
+    An action that was decided here needs none. But an approval came from outside, and since when
+    policy denies what may have happened stands in that entry.
+    """
+    unproved = [
+        row.id
+        for row in rows
+        if row.id not in context.fresh_actions
+        or row.hold in ("approved", "used")
+        or row.waits == "policy"
+    ]
+    return context.services.store.ledger.proof_entries(unproved) if unproved else {}
+
+
 async def commit_reauthorization(
     services: Services, context: RunContext, due: list[ActionRow]
 ) -> None:
@@ -47,7 +68,7 @@ async def commit_reauthorization(
         if row.tries and services.in_loss_window(context.run, row):
             # Those were before the loss: what was tried after it is still to be found out.
             row.tries = 0
-    entries = context.read_entries(rows)
+    entries = read_proofs(context, rows)
     with PermitCount(services.gateway.counts, context.agent.name) as counted:
         for row in rows:
             if action_holds.is_hold_over(row, services.clock.expiry_us()):

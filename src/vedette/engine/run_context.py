@@ -327,21 +327,6 @@ class RunContext(Struct):
             task=None if task is None else task.assess(list(latest.values()), self._own_row()),
         )
 
-    def read_entries(
-        self, rows: Sequence[ActionRow], *, to_decide: bool = True
-    ) -> Mapping[str, Sequence[EntryRecord]]:
-        """Return the entries that rows are proved by, read at once; none for what needs no proof.
-
-        An action that was decided here needs none. But if it is to be decided: an approval came
-        from outside, and since when policy denies what may have happened stands in that entry.
-        """
-        unproved = [
-            row.id
-            for row in rows
-            if row.id not in self.fresh_actions or (to_decide and _needs_entries(row))
-        ]
-        return self.services.store.ledger.proof_entries(unproved) if unproved else {}
-
     def find_approval(
         self, row: ActionRow, entries: Sequence[EntryRecord], now_us: int
     ) -> Approval | None:
@@ -358,7 +343,7 @@ class RunContext(Struct):
     def rebuild_action(self, row: ActionRow, entries: Sequence[EntryRecord] = ()) -> Action:
         """Rebuild the exact action of a row, with its origins as they are today.
 
-        `entries` are its entries (`read_entries`), which one that was decided here does not need.
+        `entries` are its entries (`reauthorization.read_proofs`); one decided here needs none.
 
         Raises Superseded if its tool was declared anew, or if charter or registry no longer say
         what an argument was drawn from, or if the row is not what its entries say: then it is not
@@ -602,7 +587,3 @@ class RunContext(Struct):
 
 def _standing(state: RunState, wake_us: int = 0, waits: str | None = None) -> dict[str, Any]:
     return {"state": state, "wake_us": wake_us, "waits": waits}
-
-
-def _needs_entries(row: ActionRow) -> bool:
-    return row.hold in ("approved", "used") or row.waits == "policy"
