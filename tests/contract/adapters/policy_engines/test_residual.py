@@ -165,15 +165,11 @@ def test_a_residual_of_another_policy_is_refused(
     assert compare_residual(planted, wasm, [recorded], "a test")[1] is not None
 
 
-@pytest.mark.parametrize("many", [6, 24])
-def test_a_spoilt_residual_is_refused(
-    residual: CompiledResidual, wasm: WasmEngine, many: int
-) -> None:
+def test_a_spoilt_residual_is_refused(residual: CompiledResidual, wasm: WasmEngine) -> None:
     """What stands twice in the policy (a condition, and the reasons that count) may be missed."""
     recorded = [canonical_json(REQUESTS[TOOL])]
-    chosen = random.Random(7).sample(list(mutants(residual)), many)
-    refused = [what for what, each in chosen if compare_residual(each, wasm, recorded, "a test")[1]]
-    assert refused
+    chosen = random.Random(7).sample(list(mutants(residual)), 24)
+    assert any(compare_residual(each, wasm, recorded, "a test")[1] for _, each in chosen)
 
 
 # --- source ---------------------------------------------------------------------------------------
