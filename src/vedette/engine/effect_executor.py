@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from vedette.domain.action import Action
+from vedette.domain.artefact import STORED_KIND, extract_artefacts
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
@@ -17,7 +18,6 @@ from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
 from vedette.engine import action_holds, tool_calls
-from vedette.engine.artefacts import take_artefacts
 from vedette.engine.circuit_breaker import Breaker, Leave
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
@@ -26,6 +26,8 @@ from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.turn import observe_effect
 
+# What is kept of the error of an outcome, in characters.
+MAX_ERROR_CHARS = 2_000
 # How long after a failed commit an outcome is recorded again, first and at most.
 _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
 # How often it is looked, so far apart, whether a lease is renewed with the store back.
@@ -403,3 +405,34 @@ async def record_outcome(
         observe_effect(context, after, now)
     if state == "failed":
         await count_error(services, context.run)
+
+
+def take_artefacts(
+    context: RunContext, row: ActionRow, tool: Tool, outcome: Outcome
+) -> tuple[Outcome, list[Draft]]:
+    """Return a call's outcome with references to what is too large in it, and the entries of that.
+
+    They belong into the step that records the outcome. An inverse is made of the outcome of its
+    tool, so the data of that stay whole. An error is cut, and says so.
+    """
+    if len(outcome.error) > MAX_ERROR_CHARS:
+        cut = f"{outcome.error[:MAX_ERROR_CHARS]}… (cut: {len(outcome.error)} characters)"
+        outcome = replace(outcome, error=cut)
+    if tool.inverse is not None or not outcome.data:
+        return outcome, []
+    is_trusted = tool.output == "trusted" and "label_output" not in row.obliges.split(",")
+    outcome, artefacts = extract_artefacts(
+        outcome,
+        context.run.event,
+        context.subject,
+        lambda number: context.services.artefacts.draw_salt(row.id, number),
+        label="trusted" if is_trusted else "untrusted",
+        readers=tool_calls.answer_readers(tool, row),
+    )
+    return outcome, [
+        context.entry(
+            STORED_KIND, after=row.last, action=row.id, tool=tool.name, what=artefact.type,
+            size=len(artefact.text), body=body,
+        )
+        for artefact, body in artefacts
+    ]  # fmt: skip

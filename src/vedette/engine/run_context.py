@@ -256,6 +256,13 @@ class RunContext(Struct):
         collection = self.agent.collection
         return unpack_row(self.services.keys.row(collection, self.run.key))[0] if collection else {}
 
+    def open_artefacts(self) -> ArtefactReads:
+        """Return what the step that is being made reads of artefacts."""
+        if self.artefact_reads is None:
+            runs = self.services.store.runs
+            self.artefact_reads = ArtefactReads(runs, runs.artefact_sizes(self.run.id))
+        return self.artefact_reads
+
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
         answered = [row for row in self.actions if row.answer is not None]

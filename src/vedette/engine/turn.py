@@ -245,7 +245,7 @@ def decide_action(
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
     if action.tool.performer == ARTEFACT_PERFORMER:
-        owner = services.artefacts.find_owner(context, action)
+        owner = services.artefacts.find_owner(context.open_artefacts(), action)
         decision_context = replace(decision_context, artefact=owner)
     decision_record = services.gateway.decide(action, decision_context)
     action_holds.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
@@ -350,7 +350,8 @@ def write_rows(
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
     if action.tool.performer == ARTEFACT_PERFORMER:
-        return _end_effect(context, row, services.artefacts.read(context, action))
+        outcome = services.artefacts.read(context.open_artefacts(), action)
+        return _end_effect(context, row, outcome)
     if action.tool.performer == WORK_PERFORMER:
         return _end_effect(context, row, context_tools.perform(services, context, action))
     target = services.targets.get(action.tool.target or "", {})

@@ -49,10 +49,9 @@ from vedette.domain.readers import ReaderRule
 from vedette.domain.run import ActionRow, Lease, Run, Superseded
 from vedette.domain.tool import Tool
 from vedette.engine.agreements import Agreements
-from vedette.engine.artefacts import RunArtefacts
+from vedette.engine.artefacts import ArtefactReads, RunArtefacts
 from vedette.engine.handle import handle, run_to_completion
 from vedette.engine.reservation import priced_budget
-from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import coarse_answer
 from vedette.operations.evaluation import MAX_EVENT, ModelUsage, decide_in_act, to_stored_event
@@ -285,15 +284,15 @@ class TrialArtefacts(RunArtefacts):
         """Return the salt of an action's artefact, by its number."""
         return bytes.fromhex(sha256_hex(f"{action} {number}".encode()))[:SALT_BYTES]
 
-    def find_owner(self, context: RunContext, action: Action) -> Owner:
+    def find_owner(self, reads: ArtefactReads, action: Action) -> Owner:
         """Say whose artefact an action names."""
         known = action.args["id"] in self.on_record
-        return "own" if known else super().find_owner(context, action)
+        return "own" if known else super().find_owner(reads, action)
 
-    def read(self, context: RunContext, action: Action) -> Outcome:
+    def read(self, reads: ArtefactReads, action: Action) -> Outcome:
         """Return what a permitted read comes to, as far as that is known."""
         if action.args["id"] not in self.on_record:
-            return super().read(context, action)
+            return super().read(reads, action)
         outcome = self._gateway.ends(action).outcome
         if outcome is None:
             self._tools.uncalled.setdefault(action.run, action.tool.name)

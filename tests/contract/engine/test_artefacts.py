@@ -35,7 +35,7 @@ from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.engine import artefacts
+from vedette.engine import artefacts, effect_executor
 from vedette.ledger.history.explain import explain
 from vedette.operations.permissions import PermissionQuery, effective_permissions
 from vedette.policy.replay import replay
@@ -497,7 +497,7 @@ async def test_a_long_error_is_cut_and_says_so(tmp_path: Path) -> None:
         await settled(fleet, job("1"))
         (row,) = fleet.actions(job("1"))
         said = orjson.loads(row.answer or b"")["error"]
-        assert said == "e" * artefacts.MAX_ERROR_CHARS + "… (cut: 3000000 characters)"
+        assert said == "e" * effect_executor.MAX_ERROR_CHARS + "… (cut: 3000000 characters)"
 
 
 # --- who asks what an agent may do --------------------------------------------------------------
