@@ -616,6 +616,8 @@ async def test_a_run_keeps_what_it_recalled_as_long_as_it_may_be_read(
 
     reasoners = {"judge": ScriptedReasoner({"inbox_triage": [answers] * 3})}
     agents = content(tmp_path, "inbox_triage")
+    declared = agents / "agents/inbox_triage/agent.yaml"
+    declared.write_text(declared.read_text().replace("max_turns: 1", "max_turns: 3"))
     async with FleetHarness(tmp_path, content=agents, reasoners=reasoners, clock=clock) as fleet:
         banks = fleet.app.services.recall.banks
         given = {"into": "inbox/inbox", "text": PHRASE, "kind": "fact", "topics": ["questions"]}

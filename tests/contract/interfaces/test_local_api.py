@@ -42,7 +42,7 @@ from vedette.interfaces.http.unix_socket import (
     find_person,
     socket_of,
 )
-from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
+from vedette.operations import approvals, corrections, curation, maintenance, modes, undo, work
 from vedette.operations.commands import Commands, Order
 
 ME = find_person(os.getuid())
@@ -180,7 +180,7 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 
 async def test_every_verb_can_be_given(state: Path) -> None:
-    own = (approvals, canaries, corrections, curation, modes, releasing, undo, maintenance)
+    own = (approvals, canaries, corrections, curation, modes, releasing, undo, maintenance, work)
     given = set(VERBS) - {verb for module in own for verb in module.VERBS}
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
     for verb in maintenance.VERBS:

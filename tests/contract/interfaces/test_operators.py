@@ -28,6 +28,7 @@ from vedette.interfaces.http.operator_api import MAX_WAITING, person_of
 from vedette.interfaces.http.server import serve_http
 from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.operations import approvals, corrections, curation, modes, undo
+from vedette.operations import work as tasks
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness, checkout
 
@@ -468,6 +469,10 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
         questions += [
             (verb, partial(canaries.dispatch, commands, verb, nobody, given))
             for verb in canaries.VERBS
+        ]
+        task = {"agent": "x", "goal": "y", "run": "run_1"}
+        questions += [
+            (verb, partial(tasks.dispatch, commands, verb, nobody, task)) for verb in tasks.VERBS
         ]
         questions += [
             (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
