@@ -72,7 +72,11 @@ class Plain:
         self.ends.append(made[-1].seq)
         count = size = 0
         for one in made:
-            count, size = count + 1, size + len(one.raw) + len(one.data or b"")
+            own = len(one.raw) + len(one.data or b"")
+            if own >= BYTES and count:  # it lies alone
+                self.borders.append(one.seq - 1)
+                count = size = 0
+            count, size = count + 1, size + own
             if count == ENTRIES or size >= BYTES or one is made[-1]:
                 self.borders.append(one.seq)
                 count = size = 0

@@ -53,8 +53,10 @@ def test_what_a_task_is_comes_of_its_event_or_of_the_release() -> None:
     )  # fmt: skip
     own = read_task(AGENT, given(conditions=[{"name": "own", "items": "closed"}], deadline_us=9))
     assert own is not None
-    assert ([one.name for one in own.conditions], own.deadline_us) == (["own"], 9)
-    assert read_task(replace(AGENT, work=None), given()) is None
+    assert ([one.name for one in own.conditions], own.deadline_us) == (["own", "list"], 9)
+    orphan = read_task(replace(AGENT, work=None), given())
+    assert orphan is not None  # and waits for a person, as its agent takes no tasks by now
+    assert orphan.conditions == NO_CONDITIONS
     bare = read_task(replace(AGENT, work=WorkPlan()), given())
     assert bare is not None
     assert bare.conditions == NO_CONDITIONS

@@ -42,7 +42,7 @@ def sample_explanation() -> dict[str, Any]:
     judgement = {
         "turn": 1, "seq": 4, "at": 1_700_000_000_000_000, "label": HOSTILE, "confidence_milli": 900,
         "score_milli": None, "threshold_milli": None, "erased": False,
-        "detail": {HOSTILE: HOSTILE},
+        "detail": {HOSTILE: HOSTILE}, "notes": {HOSTILE: HOSTILE},
         "proposals": [{"tool": HOSTILE, "refused": {"why": HOSTILE}}],
     }  # fmt: skip
     model_call = {
