@@ -539,15 +539,14 @@ class RunContext(Struct):
         """
         services, agent = self.services, self.agent.name
         answer = services.store.steps.send(step)
-        own_rows = [write for write in step.rows if write.collection == self.agent.collection]
         if on_sent is not None:
-            if own_rows:
-                services.keys.cache_rows(own_rows)
+            if step.rows:
+                services.keys.cache_rows(step.rows)
             on_sent()
         try:
             committed = await answer
         except BaseException:
-            services.keys.forget_rows(own_rows)  # whether it stood is for the store to say
+            services.keys.forget_rows(step.rows)  # whether it stood is for the store to say
             raise
         for alert in committed.alerts:
             services.metrics.count(
@@ -558,7 +557,7 @@ class RunContext(Struct):
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
             services.shortages.pop(agent, None)
         if committed.status is not CommitStatus.COMMITTED:
-            services.keys.forget_rows(own_rows)  # whoever waits for the row is not to see these
+            services.keys.forget_rows(step.rows)  # whoever waits for the row is not to see these
         if on_sent is not None and committed.status not in _OF_THE_RUN:
             raise Superseded(f"others were judged ahead of this ({committed.status.value})")
         committed.raise_for_status()
@@ -571,8 +570,8 @@ class RunContext(Struct):
         self.actions = self.merge_actions(step.actions)
         if self.task is not None:
             self.task.take_step(step.actions)
-        if on_sent is None and own_rows:
-            services.keys.cache_rows(own_rows)
+        if on_sent is None and step.rows:
+            services.keys.cache_rows(step.rows)
         if step.state == "done":
             services.metrics.count("runs", agent=agent, state="done")
 
@@ -586,10 +585,10 @@ class RunContext(Struct):
         fresh = self.services.store.runs.run(self.run.id)
         if fresh is None:
             raise Superseded("the run is gone")
-        self.actions = read_actions_anew(self.services, fresh, self.actions)
-        self.run = fresh
+        actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
             self.task.words = read_words(self.services.store, fresh.id)
+        self.run, self.actions = fresh, actions
 
 
 def _standing(state: RunState, wake_us: int = 0, waits: str | None = None) -> dict[str, Any]:
