@@ -40,7 +40,7 @@ def write_fleet(folder: Path, settles: str) -> None:
     tool = json.dumps({"tool": "work", "digest": digest})
     mine = (
         f"schema: {json.dumps(SCHEMA)},\n     sinks: [/to], settles: {settles}, mcp: {tool}, "
-        "target: server, timeout: 30s}"
+        "target: server, timeout: 10s}"
     )
     yaml.write_text(text.replace(OLD, mine))
 

@@ -635,16 +635,16 @@ async def test_arguments_that_are_too_long_for_a_message_are_not_sent(world: Wor
 async def test_a_server_that_hangs_keeps_no_other_call_waiting(world: World) -> None:
     table, other = raw(), raw("other")
     hang, echo = await world.pin(table, "hang"), await world.pin(other, "echo")
-    hung = asyncio.create_task(world.perform(hang, table, seconds=12))
+    hung = asyncio.create_task(world.perform(hang, table, seconds=6))
     await asyncio.sleep(1.0)
     elsewhere = Tool(
         echo.name, "echo", "server", {}, (), "none", "mcp", target="another", performer="mcp",
         request=echo.request,
     )  # fmt: skip
-    found = await world.perform(elsewhere, other, seconds=10, text="quick")
+    found = await world.perform(elsewhere, other, seconds=4, text="quick")
     assert found.state == "done"
     assert not hung.done()
-    assert (await hung) == Outcome("unknown", error="no answer within 12 s")
+    assert (await hung) == Outcome("unknown", error="no answer within 6 s")
 
 
 @pytest.mark.parametrize("behaviour", ["huge", "endless-pages", "twins", "dead"])
