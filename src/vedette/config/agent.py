@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -129,7 +130,7 @@ def read_agent(
         release=release,
         folder=str(folder.resolve()),
         instruction=instruction,
-        charter=shape.charter,
+        charter=_full_charter(shape),
         subscriptions=subscriptions,
         schedules=schedules,
         tools={
@@ -172,7 +173,17 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
     if work is None:
         return None
     deadline_us = duration_us(work.deadline)
-    return WorkPlan(work.max_turns, work.no_progress, deadline_us, conditions)
+    return WorkPlan(
+        work.max_turns, work.no_progress, deadline_us, conditions, tuple(work.waits_for)
+    )
+
+
+def _full_charter(shape: AgentFile) -> dict[str, Any]:
+    """Return the charter, with the types of events that the agent may wait for: a value of it is
+    what a sink takes.
+    """
+    listed = [] if shape.work is None else shape.work.waits_for
+    return {**shape.charter, "waits_for": listed} if listed else shape.charter
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -250,6 +261,15 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
         except ValueError as error:
             mend = "use ASCII keys, text, numbers, lists and mappings"
             problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
+    listed = [] if shape.work is None else shape.work.waits_for
+    if listed and "waits_for" in shape.charter:
+        what = "work: waits_for: stands in the charter under this name"
+        problems.append(document.problem(("charter", "waits_for"), what, "name it otherwise"))
+    for at, type in enumerate(listed):
+        if type.startswith("vedette.") or any(char in type for char in "*?["):
+            what = f"{type!r} is no type that a task may wait for"
+            mend = "name one type of events from outside, without a pattern"
+            problems.append(document.problem(("work", "waits_for", at), what, mend))
     return problems
 
 

@@ -286,6 +286,11 @@ class WorkFile(Shape):
         "effect done",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
+    waits_for: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the types of events that its tasks may wait for with task.wait; they stand in "
+        "the charter as waits_for, too",
+    )
 
 
 # What policy is told of every tool, so that no plugin can have the name.

@@ -400,7 +400,7 @@ class RunContext(Struct):
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
         tool = self.agent.tools.get(row.tool)
         settles = None if tool is None else tool.settles
-        unsure = (
+        unsure = not row.is_awaited and (
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")

@@ -17,6 +17,7 @@ from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
 from vedette.engine.reauthorization import deny_changed
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.task_wait import release
 
 _WAIT: Mapping[str, Any] = {"state": "waiting", "wake_us": 0, "waits": "person"}
 
@@ -72,4 +73,5 @@ async def _close_cancelled(services: Services, context: RunContext, now: int) ->
     for row in rows:
         drafts += deny_changed(services, context, row, "a person cancelled the task", now)
     drafts.append(context.final_entry(1 if drafts else 0, len(context.actions)))
-    await context.commit(context.build_step(drafts, rows, now))
+    own_rows = release(context.actions)
+    await context.commit(context.build_step(drafts, rows, now, own_rows=own_rows))

@@ -39,14 +39,15 @@ from vedette.domain.work_tools import (
     FINISH_TOOL,
     HAND_OFF_TOOL,
     READ_HISTORY_TOOL,
+    WAIT_TOOL,
     WORK_PERFORMER,
 )
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
 MAX_ITEMS = 10_000
-# What is done for the next turns alone.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
+# What is done for the next turns alone, or does nothing.
+_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, WAIT_TOOL})
 _MAX_ID, _MAX_TEXT = 200, 2000  # characters
 _MAX_ITEM_INPUTS = 10_000  # bytes
 

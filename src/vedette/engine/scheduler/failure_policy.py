@@ -168,7 +168,7 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: b
     `may_have_started` says that a call without a durable mark may have been made.
     """
     about = {**fields, "action": row.id, "tool": row.tool}
-    denied_since = row.waits == "policy"
+    denied_since, awaited = row.waits == "policy", row.is_awaited
     if row.hold in ("open", "approved", "released"):
         row.hold = "denied"
     row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
@@ -179,5 +179,6 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: b
     if row.effect is None:
         return []
     started = row.effect != "intended" or row.tries > 0 or may_have_started
+    started = started and not awaited
     row.effect = "unknown" if started else "cancelled"
     return [Draft(f"effect.{row.effect}", about, row.last)]
