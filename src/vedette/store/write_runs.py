@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
 from vedette.domain.entry import Body, Draft
+from vedette.domain.event_wait import WAITS
 from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Refused
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
@@ -281,7 +282,8 @@ class StepWriter:
             self._move_run(step, position, before, successor, last)
         for key, data in rows:
             self._buffer.rows[key] = (data, first)
-        self._has_waits = True if step.own_rows else self._has_waits
+        if any(write.collection == WAITS for write in step.own_rows):
+            self._has_waits = True
         self._write_actions(step, position, first, at_us)
         for wake in step.wakes:
             self._buffer.flush()
