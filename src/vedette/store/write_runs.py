@@ -91,6 +91,10 @@ class StepWriter:
         self._buffer.totals.clear()
         self._has_waits = None
 
+    def forget_waits(self) -> None:
+        """Forget whether a run waits for an event: another worker committed something."""
+        self._has_waits = None
+
     def _trim(self) -> None:
         """Let go of what was learned first, where that is too much.
 
@@ -174,6 +178,7 @@ class StepWriter:
                 )
                 for position, agent, _ in found:
                     self._step_counts.pop((position, agent), None)
+                    self._buffer.has_wakes = True
                 woken = tuple(run for _, _, run in found)
             answers.append(replace(answer, woken=woken) if woken else answer)
         return answers
@@ -289,6 +294,7 @@ class StepWriter:
             self._buffer.flush()
             woken = wake_run(self._database, self._ledger, wake, at_us)
             self._step_counts.pop(woken, None)
+            self._buffer.has_wakes = True
         alerts = self._book_spend(step, last, at_us) if step.spend or step.refunds else ()
         return CommitResult(CommitStatus.COMMITTED, last, alerts=alerts)
 
