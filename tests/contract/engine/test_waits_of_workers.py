@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.engine.test_tasks import Scripted, run_of
@@ -44,8 +45,10 @@ async def two(tmp_path: Path) -> AsyncIterator[Workers]:
             yield fleets[0], fleets[1]
 
 
-def shards_of(fleet: FleetHarness) -> object:
-    return fleet.app.store.cluster.leases.epochs
+def shards_of(fleet: FleetHarness) -> dict[int, int]:
+    cluster: Any = fleet.app.store.cluster
+    epochs: dict[int, int] = cluster.leases.epochs
+    return epochs
 
 
 def states(fleet: FleetHarness) -> list[tuple[str, str | None]]:
