@@ -10,7 +10,8 @@ Each part is a process of its own over one state folder, so that it begins with 
   folder before the fill), and CPU as a share of one core over a real span, all threads of the
   process: the engine's loop and its store, without the daemon's API and its followers.
 - wake: opened anew; runs whose instant comes while it stands, then runs whose events are sent, one
-  at a time: from the instant, or from handing the event over, to when the reasoner is asked.
+  at a time: from the instant, or from handing the event over, to when the reasoner is asked. Beside
+  them what the machine takes at that time by itself: a timer of the loop, a commit.
 - days: 30 virtual days by an injected clock, hour by hour, with the events of the rest spread over
   them. Each must wake once, by what it waited for. CPU of the process over the 30 days.
 """
@@ -143,7 +144,7 @@ async def rest(folder: Path, seconds: float) -> dict[str, Any]:
     async with fleet:
         await fleet.wait_until_idle(60)
         start = {"s": time.monotonic() - began, "cpu_s": time.process_time() - spent}
-        await asyncio.sleep(2)
+        await asyncio.sleep(min(2, seconds))
         loaded = fleet.app.dispatcher.pending
         began, spent = time.monotonic(), time.process_time()
         await asyncio.sleep(seconds)
@@ -170,11 +171,19 @@ async def wake(folder: Path, wakes: int, runs: int) -> dict[str, Any]:
 async def woken(folder: Path, wakes: int, runs: int, start: float) -> dict[str, Any]:
     """In a process that has begun nothing: see runs wake."""
     fleet, sleeper = bench_fleet(folder)
-    late: dict[str, list[float]] = {"time": [], "event": []}
+    late: dict[str, list[float]] = {"time": [], "event": [], "timer alone": [], "sync alone": []}
+
+    async def timer(at_s: float) -> None:
+        await asyncio.sleep(at_s - time.time())
+        late["timer alone"].append((time.time() - at_s) * 1000)
+
     async with fleet:
+        # What the machine takes without us, at the same time: a timer of the loop, a commit.
+        timers = [asyncio.create_task(timer(start + n * 0.1 + 0.05)) for n in range(wakes)]
         left = start + wakes * 0.1 + 1 - time.time()
         assert start > time.time(), "the process was not up when the first was due"
         await asyncio.sleep(left)
+        await asyncio.gather(*timers)
         for name, at_us, _ in sleeper.woken:
             due = int((start + int(name.removeprefix("due-")) * 0.1) * MICROS)
             late["time"].append((at_us - due) / 1000)
@@ -191,6 +200,9 @@ async def woken(folder: Path, wakes: int, runs: int, start: float) -> dict[str, 
             late["event"].append((at_us - before) / 1000)
             sleeper.woken.clear()
             await fleet.wait_until_idle()
+            before = time.time_ns() // 1000
+            await fleet.app.store.steps.probe()
+            late["sync alone"].append((time.time_ns() // 1000 - before) / 1000)
             await asyncio.sleep(0.02)
     told = {
         kind: {"p50": _percentile(some, 0.5), "p99": _percentile(some, 0.99), "of": len(some)}
@@ -200,7 +212,7 @@ async def woken(folder: Path, wakes: int, runs: int, start: float) -> dict[str, 
     return told
 
 
-async def days(folder: Path, runs: int, wakes: int) -> dict[str, Any]:
+async def days(folder: Path, runs: int, wakes: int, step_h: int = 1) -> dict[str, Any]:
     """Let 30 virtual days pass; say what they cost, and that each woke once, by the right one."""
     clock = ManualClock(SystemClock().now_us())
     fleet, sleeper = bench_fleet(folder, clock)
@@ -212,13 +224,13 @@ async def days(folder: Path, runs: int, wakes: int) -> dict[str, Any]:
     spent, began = time.process_time(), time.monotonic()
     async with fleet:
         sent = 0
-        for hour in range(1, hours + 1):
+        for hour in range(step_h, hours + 1, step_h):
             # An event for either comes before its time is over.
             until = min(len(events), len(events) * hour * 2 // hours)
             if sent < until:
                 await fleet.send(*(reply(name) for name in events[sent:until]))
                 sent = until
-            clock.advance(3600 * MICROS)
+            clock.advance(step_h * 3600 * MICROS)
             await fleet.wait_until_idle(600)
         cpu = time.process_time() - spent
         counts = Counter(by if by == "time" else "event" for _, _, by in sleeper.woken)
@@ -282,7 +294,7 @@ def tell(found: dict[str, Any], runs: int) -> list[str]:
         f"at rest (real span, nothing due): {100 * rest['core']:.3f} % of a core, with none "
         f"{100 * empty['core']:.3f} %",
         *(
-            f"woken by {kind}: p50 {one['p50']:.1f} ms, p99 {one['p99']:.1f} ms ({one['of']} runs)"
+            f"{kind if 'alone' in kind else f'woken by {kind}'}: p50 {one['p50']:.1f} ms, p99 {one['p99']:.1f} ms ({one['of']} runs)"
             for kind, one in wake.items()
         ),
         f"30 virtual days: {days['cpu_s']:.1f} s CPU ({100 * days['core']:.4f} % of a core), "

@@ -10,10 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-STALLED, STEERED, PAUSED, RESUMED, CANCELLED, JOINED = TASK_KINDS = (
+STALLED, STEERED, PAUSED, RESUMED, CANCELLED = TASK_KINDS = (
     "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled",
-    "event.joined",
 )  # fmt: skip
+# An event joined its run (`vedette.engine.sessions`).
+JOINED = "event.joined"
+WORD_KINDS = (*TASK_KINDS, JOINED)
 MAX_NOTE = 4000  # characters
 # Of more notes than these the last are told.
 _MOST_NOTES = 20
@@ -41,7 +43,7 @@ class TaskWords(Struct, frozen=True):
 
     @classmethod
     def of(cls, entries: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> TaskWords:
-        """Return what entries of TASK_KINDS come to, oldest first, each with its body if any."""
+        """Return what entries of WORD_KINDS come to, oldest first, each with its body if any."""
         notes: list[Mapping[str, Any]] = []
         turn = at_us = 0
         paused = cancelled = False

@@ -13,7 +13,7 @@ import orjson
 from msgspec.structs import replace
 
 from vedette.domain.entry import Draft
-from vedette.domain.task_words import JOINED, STALLED, STEERED, TASK_KINDS
+from vedette.domain.task_words import JOINED, STALLED, STEERED, WORD_KINDS
 from vedette.engine.reauthorization import deny_changed
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -58,7 +58,7 @@ def take_in_notes(context: RunContext) -> bool:
         return False
     if services.store.cluster.lease_epoch(before) != context.epoch:
         return False
-    said = services.store.ledger.run_entries(before.id, TASK_KINDS)
+    said = services.store.ledger.run_entries(before.id, WORD_KINDS)
     kinds = [orjson.loads(raw)["kind"] for seq, raw, _ in said if seq > before.last]
     fresh = services.store.runs.run(before.id)
     if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):

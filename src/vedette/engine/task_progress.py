@@ -34,7 +34,7 @@ from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.task import Task, find_task, record_task
 from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
-from vedette.domain.task_words import TASK_KINDS, TaskWords
+from vedette.domain.task_words import WORD_KINDS, TaskWords
 from vedette.domain.work_tools import (
     ADD_ITEM_TOOL,
     CLOSE_ITEM_TOOL,
@@ -65,7 +65,7 @@ def read_words(store: Store, run: str) -> TaskWords:
     """Return what was said of a run's task so far."""
     return TaskWords.of(
         (orjson.loads(raw), None if body is None else orjson.loads(body))
-        for _, raw, body in store.ledger.run_entries(run, TASK_KINDS)
+        for _, raw, body in store.ledger.run_entries(run, WORD_KINDS)
     )
 
 

@@ -15,11 +15,11 @@ async def test_two_hundred_wait_for_30_days_and_wake_once_each(tmp_path: Path) -
     """The bench says of each that it woke once, by what it waited for, or raises."""
     filled = await sleep.fill(tmp_path, RUNS)
     assert filled["waiting"] == RUNS
-    rested = await sleep.rest(tmp_path, 0.5)
+    rested = await sleep.rest(tmp_path, 0.2)
     assert rested["in_memory"] == 0  # a start reads none of them
-    found = await sleep.days(tmp_path, RUNS, 0)
-    assert found["woken"] == {"time": 101, "event": 99}
-    assert (found["matched"], found["left"]) == (99, 0)
+    found = await sleep.days(tmp_path, RUNS, 0, step_h=24)
+    assert found["woken"] == {"time": 100, "event": 100}
+    assert (found["matched"], found["left"]) == (100, 0)
     assert found["core"] < sleep.CORE
 
 
@@ -35,7 +35,7 @@ def test_the_bench_finds_what_wakes_by_anothers_event(
         "event_wait._digest = lambda values: '0' * 64\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "asyncio.run(sleep.fill(folder, 12))\n"
-        "asyncio.run(sleep.days(folder, 12, 0))\n"
+        "asyncio.run(sleep.days(folder, 12, 0, step_h=24))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
