@@ -171,7 +171,12 @@ async def wake(folder: Path, wakes: int, runs: int) -> dict[str, Any]:
 async def woken(folder: Path, wakes: int, runs: int, start: float) -> dict[str, Any]:
     """In a process that has begun nothing: see runs wake."""
     fleet, sleeper = bench_fleet(folder)
-    late: dict[str, list[float]] = {"time": [], "event": [], "timer alone": [], "sync alone": []}
+    late: dict[str, list[float]] = {
+        "woken by time": [],
+        "woken by event": [],
+        "timer alone": [],
+        "sync alone": [],
+    }
 
     async def timer(at_s: float) -> None:
         await asyncio.sleep(at_s - time.time())
@@ -186,7 +191,7 @@ async def woken(folder: Path, wakes: int, runs: int, start: float) -> dict[str, 
         await asyncio.gather(*timers)
         for name, at_us, _ in sleeper.woken:
             due = int((start + int(name.removeprefix("due-")) * 0.1) * MICROS)
-            late["time"].append((at_us - due) / 1000)
+            late["woken by time"].append((at_us - due) / 1000)
         assert len(sleeper.woken) == len({name for name, *_ in sleeper.woken}) == wakes
         sleeper.woken.clear()
         sleeper.asked.clear()
@@ -197,7 +202,7 @@ async def woken(folder: Path, wakes: int, runs: int, start: float) -> dict[str, 
             sleeper.asked.clear()
             ((found, at_us, by),) = sleeper.woken
             assert (found, by) == (name, f"reply-{name}")
-            late["event"].append((at_us - before) / 1000)
+            late["woken by event"].append((at_us - before) / 1000)
             sleeper.woken.clear()
             await fleet.wait_until_idle()
             before = time.time_ns() // 1000
@@ -294,7 +299,7 @@ def tell(found: dict[str, Any], runs: int) -> list[str]:
         f"at rest (real span, nothing due): {100 * rest['core']:.3f} % of a core, with none "
         f"{100 * empty['core']:.3f} %",
         *(
-            f"{kind if 'alone' in kind else f'woken by {kind}'}: p50 {one['p50']:.1f} ms, p99 {one['p99']:.1f} ms ({one['of']} runs)"
+            f"{kind}: p50 {one['p50']:.1f} ms, p99 {one['p99']:.1f} ms (of {one['of']})"
             for kind, one in wake.items()
         ),
         f"30 virtual days: {days['cpu_s']:.1f} s CPU ({100 * days['core']:.4f} % of a core), "
