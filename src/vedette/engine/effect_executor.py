@@ -441,7 +441,7 @@ def take_artefacts(
         context.subject,
         lambda number: context.services.artefacts.draw_salt(row.id, number),
         label="trusted" if is_trusted else "untrusted",
-        readers=tool_calls.answer_readers(tool, row),
+        readers=tool_calls.answer_readers(tool, row, outcome.data),
     )
     return outcome, [
         context.entry(

@@ -32,7 +32,7 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
         return True
     drafts: list[Draft] = []
     if not task.words.paused:
-        if not context.needs_turn:
+        if not context.needs_turn and not _is_orphaned(context):
             return False
         why = task.find_stall(context.agent, context.run, context.actions, now)
         if not why:
@@ -44,6 +44,11 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     if drafts or (run.state, run.waits, run.wake_us) != ("waiting", "person", 0):
         await context.commit(context.build_step(drafts, [], now, **_WAIT))
     return True
+
+
+def _is_orphaned(context: RunContext) -> bool:
+    """Say whether a task waits whose agent takes none any more: nobody could take in what comes."""
+    return context.agent.work is None and any(row.is_awaited for row in context.actions)
 
 
 def take_in_notes(context: RunContext) -> bool:

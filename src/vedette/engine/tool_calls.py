@@ -251,9 +251,10 @@ def label_answers(
     return labels
 
 
-def answer_readers(tool: Tool, row: ActionRow) -> Readers:
-    """Return who may read what a tool outside answered to one action."""
-    return _meet_arguments(row, tool.readers)
+def answer_readers(tool: Tool, row: ActionRow, data: Mapping[str, Any]) -> Readers:
+    """Return who may read what a tool outside, or a wait, answered to one action."""
+    readers = told_readers(data) if tool.name == WAIT_TOOL else tool.readers
+    return _meet_arguments(row, readers)
 
 
 def _meet_arguments(row: ActionRow, readers: Readers) -> Readers:

@@ -416,3 +416,47 @@ async def test_a_dead_letter_waits_for_nothing(tmp_path: Path) -> None:
         await fleet.wait_until_idle()
         assert b'"id":"b"' in (wait_row(fleet, run).answer or b"")
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_who_takes_no_tasks_any_more_is_told_nothing(tmp_path: Path) -> None:
+    """Its task waits for a person, whatever comes, until it takes tasks again."""
+    clock = ManualClock()
+    asked = wait(event="reply", for_s=86_400)
+    fleet, scripted = waiting_fleet(tmp_path, clock, once(asked))
+    file = fleet.content / "agents/worker/agent.yaml"
+    done = fleet.content / "agents/worker/done.yaml"
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.close()
+        own, conditions = file.read_text(), done.read_text()
+        file.write_text(own.replace(f"work: {WORK}\n", ""))
+        done.unlink()
+        await fleet.open()
+        await fleet.send(reply("a"))
+        clock.advance(2 * DAY)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).state, run_of(fleet, run).waits) == ("waiting", "person")
+        assert (wait_row(fleet, run).effect, len(scripted.briefings)) == ("started", 1)
+        await fleet.close()
+        file.write_text(own)
+        done.write_text(conditions)
+        await fleet.open()
+        await order(fleet, "resume", run=run)
+        await fleet.wait_until_idle()
+        assert told(scripted)["data"]["event"]["id"] == "a"
+        assert run_of(fleet, run).state == "done"
+
+
+async def test_a_large_event_is_told_by_reference_and_keeps_its_label(tmp_path: Path) -> None:
+    fleet, scripted = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
+    file = fleet.content / "agents/worker/agent.yaml"
+    file.write_text(file.read_text().replace("mode: act\n", "mode: act\nartefacts: true\n"))
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.send(reply("a", data={"text": "x" * 50_000}, readers=frozenset({"desk"})))
+        await fleet.wait_until_idle()
+        data = told(scripted)["data"]
+        assert data["event"]["data"]["text"]["size"] == 50_000
+        assert data["event"]["data"]["text"]["readers"] == data["readers"] == ["desk"]
