@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from vedette.domain.action import Action
 from vedette.domain.artefact import STORED_KIND, extract_artefacts
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.effect import Outcome
+from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
@@ -34,25 +34,28 @@ _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
 _LEASE_CHECKS = 100
 
 
+def may_start(services: Services, context: RunContext, row: ActionRow) -> bool:
+    """Say whether an effect may begin: under the policy that permitted it, no stop, our lease.
+
+    What could not be recorded must not happen: it would be called again, and again.
+    """
+    return (
+        services.gateway.policy_rev == row.policy_rev
+        and services.store.cluster.is_lease_valid(context.epoch)
+        and services.store.steps.is_ready
+        and not services.stops.bars_call(context.agent.name, row.tool)
+        and not is_past_canary(services, context)
+    )
+
+
 async def perform_effect(services: Services, context: RunContext, row: ActionRow) -> None:
     """Bring a permitted effect a step further: mark its start, call, or ask what is unknown."""
     agent = context.agent
-
-    def may_start() -> bool:
-        # What could not be recorded must not happen: it would be called again, and again.
-        return (
-            services.gateway.policy_rev == row.policy_rev
-            and services.store.cluster.is_lease_valid(context.epoch)
-            and services.store.steps.is_ready
-            and not services.stops.bars_call(agent.name, row.tool)
-            and not is_past_canary(services, context)
-        )
-
     assert row.effect is not None
     if not services.store.steps.is_ready:
         await await_store(services, context)
     # What may have happened already is not decided anew: first it is found out.
-    if row.effect == "intended" and not may_start():
+    if row.effect == "intended" and not may_start(services, context, row):
         refuse_past_canary(services, context)
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])
@@ -102,7 +105,7 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
         await commit_effect_change(context, started, "effect.started", now=now, timeout=timeout)
         context.started_here.add(row.id)
         return
-    await call_target(services, context, row, action, breaker, precondition == "query", may_start)
+    await call_target(services, context, row, action, breaker, precondition == "query")
 
 
 async def call_target(
@@ -112,7 +115,6 @@ async def call_target(
     action: Action,
     breaker: Breaker,
     is_query: bool,
-    may_start: Callable[[], bool],
 ) -> None:
     """Call the target, or ask it what came of an earlier call, and make durable what it says."""
     tool, executor = action.tool, (context.code or services).tool_executor
@@ -126,7 +128,7 @@ async def call_target(
     )
 
     def begin_call() -> bool:
-        may = may_start()
+        may = may_start(services, context, row)
         if may:
             services.calls.begin(row.id, context.epoch)
         return may
@@ -334,20 +336,32 @@ async def escalate_unknown(services: Services, context: RunContext, row: ActionR
 
 
 async def commit_effect_change(
-    context: RunContext, row: ActionRow, kind: str | None, *, now: int, **more: Any
+    context: RunContext,
+    row: ActionRow,
+    kind: str | None,
+    *,
+    now: int,
+    own_rows: Sequence[RowWrite] = (),
+    **more: Any,
 ) -> None:
     """Commit one change of an effect in a step by itself. `more` are fields of its entry."""
     drafts = [context.effect_entry(kind, row, 0, **more)] if kind else []
-    await context.commit(context.build_step(drafts, [row], now))
+    await context.commit(context.build_step(drafts, [row], now, own_rows=own_rows))
 
 
 async def record_outcome(
-    services: Services, context: RunContext, row: ActionRow, outcome: Outcome, verified: bool
+    services: Services,
+    context: RunContext,
+    row: ActionRow,
+    outcome: Outcome,
+    verified: bool,
+    own_rows: Sequence[RowWrite] = (),
 ) -> None:
     """Record what came of an effect's call. It happened, so no fence may refuse to record it.
 
-    `verified` says that it is the target's word, not only the tool's. Only this process knows it: a
-    store that cannot commit is waited for, as a call of the same key again would be the price.
+    `verified` says that it is the target's word, not only the tool's; `own_rows` go with it. Only
+    this process knows it: a store that cannot commit is waited for, as a call of the same key again
+    would be the price.
     """
     wait_s = _RECORD_S
     tool = context.agent.tools[row.tool]
@@ -373,7 +387,7 @@ async def record_outcome(
             drafts += stored
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
             drafts += context.end_entries([after])
-        step = context.build_step(drafts, [after], now)
+        step = context.build_step(drafts, [after], now, own_rows=own_rows)
         try:
             await context.commit(step)
         except StoreFailed:
@@ -401,7 +415,7 @@ async def record_outcome(
         # Before the key is let go: what comes after it must not go ahead of it.
         services.parked_runs.park_timed(context.run)
     services.metrics.count("effects", agent=context.agent.name, tool=row.tool, state=state)
-    if state == "done":
+    if state == "done" and not row.is_awaited:
         observe_effect(context, after, now)
     if state == "failed":
         await count_error(services, context.run)
@@ -427,7 +441,7 @@ def take_artefacts(
         context.subject,
         lambda number: context.services.artefacts.draw_salt(row.id, number),
         label="trusted" if is_trusted else "untrusted",
-        readers=tool_calls.answer_readers(tool, row),
+        readers=tool_calls.answer_readers(tool, row, outcome.data),
     )
     return outcome, [
         context.entry(

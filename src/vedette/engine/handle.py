@@ -25,6 +25,7 @@ from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.agreements import find_secret, measure_confidence
+from vedette.engine.async_completion import ASYNC_TOOLS, advance_action, settle_awaited
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
@@ -37,6 +38,7 @@ from vedette.engine.reservation import (
 )
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.sessions import join_session
 from vedette.engine.takeover import find_due_opinion, is_left_alone
 from vedette.engine.task_control import take_in_notes, yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
@@ -66,6 +68,8 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
+    if context.agent.session and not context.run.turn and await join_session(services, context):
+        return None
     if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None
@@ -80,12 +84,18 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     Returns when to go on with it, None if it is for nobody to go on. Raises as `handle` does.
     """
     check_release(services, context)
+    looked = context.task is None
     while context.run.state not in ("done", "dead"):
         if context.code is not None:
             check_release(services, context)  # its canary may be over by now
         now = services.clock.now_us()
         if context.task is not None and await yield_to_person(services, context, now):
             break
+        if not looked:
+            # What has come may have been what had the run taken up.
+            looked = True
+            await settle_awaited(services, context)
+            continue
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
@@ -98,7 +108,10 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                 if services.store.cluster.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
-                    await perform_effect(services, context, row)
+                    if row.tool in ASYNC_TOOLS:
+                        await advance_action(services, context, row)
+                    else:
+                        await perform_effect(services, context, row)
                     if context.task is not None and context.task.words.is_halted:
                         break  # a person said so while it was called
         else:
@@ -143,7 +156,7 @@ async def take_turn(
     if not context.spends:
         if context.run.turn:
             check_turn_limit(context, context.run.turn)
-        if context.event.is_undo:
+        if context.event.is_undo or context.agent.session:
             on_sent = None
         if not holds_row(context):
             await run_turn(services, context, on_sent)

@@ -46,7 +46,7 @@ from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_progress import TaskProgress, read_words
+from vedette.engine.task_progress import TaskProgress
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import (
     NO_TURNS,
@@ -283,6 +283,7 @@ class RunContext(Struct):
             row=self.collection_row,
             known=self.known_values(),
             labels=self.labels(),
+            **({} if self.task is None else self.task.session_roots()),
         )
 
     def known_values(self) -> KnownValues:
@@ -310,6 +311,8 @@ class RunContext(Struct):
         answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
+        if self.task is not None:
+            answers |= self.task.session_labels()
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
@@ -400,7 +403,7 @@ class RunContext(Struct):
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
         tool = self.agent.tools.get(row.tool)
         settles = None if tool is None else tool.settles
-        unsure = (
+        unsure = not row.is_awaited and (
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")
@@ -587,7 +590,7 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.words = read_words(self.services.store, fresh.id)
+            self.task.take_words(self.services.store)
         self.run, self.actions = fresh, actions
 
 

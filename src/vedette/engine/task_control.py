@@ -13,10 +13,11 @@ import orjson
 from msgspec.structs import replace
 
 from vedette.domain.entry import Draft
-from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
+from vedette.domain.task_words import JOINED, STALLED, STEERED, WORD_KINDS
 from vedette.engine.reauthorization import deny_changed
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.task_wait import release
 
 _WAIT: Mapping[str, Any] = {"state": "waiting", "wake_us": 0, "waits": "person"}
 
@@ -31,7 +32,7 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
         return True
     drafts: list[Draft] = []
     if not task.words.paused:
-        if not context.needs_turn:
+        if not context.needs_turn and not _is_orphaned(context):
             return False
         why = task.find_stall(context.agent, context.run, context.actions, now)
         if not why:
@@ -45,24 +46,30 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     return True
 
 
+def _is_orphaned(context: RunContext) -> bool:
+    """Say whether a task waits whose agent takes none any more: nobody could take in what comes."""
+    return context.agent.work is None and any(row.is_awaited for row in context.actions)
+
+
 def take_in_notes(context: RunContext) -> bool:
     """Take in what a person said of a task while its turn was thought; say whether the turn stands.
 
-    It does if they left a note and nothing else moved the run: the next turn is told of that. If
-    not, what the turn cost can be settled. Raises StoreFailed, and Superseded if the run is gone.
+    It does if they left a note, or an event joined, and nothing else moved the run: the next turn
+    is told of that. If not, what the turn cost can be settled. Raises StoreFailed, and Superseded
+    if the run is gone.
     """
     services, before = context.services, context.run
     if context.task is None or context.model_call is None:
         return False
     if services.store.cluster.lease_epoch(before) != context.epoch:
         return False
-    said = services.store.ledger.run_entries(before.id, TASK_KINDS)
+    said = services.store.ledger.run_entries(before.id, WORD_KINDS)
     kinds = [orjson.loads(raw)["kind"] for seq, raw, _ in said if seq > before.last]
     fresh = services.store.runs.run(before.id)
     if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):
         return False
     context.reload()
-    return bool(kinds) and {*kinds} == {STEERED}
+    return bool(kinds) and {*kinds} <= {STEERED, JOINED}
 
 
 async def _close_cancelled(services: Services, context: RunContext, now: int) -> None:
@@ -72,4 +79,5 @@ async def _close_cancelled(services: Services, context: RunContext, now: int) ->
     for row in rows:
         drafts += deny_changed(services, context, row, "a person cancelled the task", now)
     drafts.append(context.final_entry(1 if drafts else 0, len(context.actions)))
-    await context.commit(context.build_step(drafts, rows, now))
+    own_rows = release(context.actions)
+    await context.commit(context.build_step(drafts, rows, now, own_rows=own_rows))

@@ -25,7 +25,7 @@ from vedette.domain.readers import Readers, argument_readers, meet_labels
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import READ_HISTORY_TOOL
+from vedette.domain.work_tools import READ_HISTORY_TOOL, WAIT_TOOL
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
@@ -241,8 +241,9 @@ def label_answers(
     labels: dict[str, Readers] = {}
     for at, row in enumerate(answered):
         readers = by_tool.get(row.tool, frozenset())
-        if row.tool in ranges:
-            readers = told_readers(answer_data(row))  # as the range says that was read
+        if row.tool in ranges or row.tool == WAIT_TOOL:
+            # As the range says that was read, or the event that came.
+            readers = told_readers(answer_data(row))
         # A long run has many: what was answered was verified as it was read, so most need no look.
         if readers is None and b'"readers":' not in row.record:
             continue
@@ -250,9 +251,10 @@ def label_answers(
     return labels
 
 
-def answer_readers(tool: Tool, row: ActionRow) -> Readers:
-    """Return who may read what a tool outside answered to one action."""
-    return _meet_arguments(row, tool.readers)
+def answer_readers(tool: Tool, row: ActionRow, data: Mapping[str, Any]) -> Readers:
+    """Return who may read what a tool outside, or a wait, answered to one action."""
+    readers = told_readers(data) if tool.name == WAIT_TOOL else tool.readers
+    return _meet_arguments(row, readers)
 
 
 def _meet_arguments(row: ActionRow, readers: Readers) -> Readers:

@@ -55,6 +55,7 @@ from vedette.engine import action_holds, context_tools, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.sessions import begin_session
 
 BoundProposals = list[Action | BadProposal]
 
@@ -80,6 +81,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 confidence=judgement.confidence,
             )
             if context.task is not None:
+                context_tools.require_valid(context, action)
                 _require_new(context, action, bound)
             asks = judgement.asks or _task_asks(context, action)
             bound.append(replace(action, asks=asks) if asks else action)
@@ -180,6 +182,8 @@ def compose_step(
         checkpoint = (context.run.key, context.run.position, judgement.checkpoint)
     limits = context.step_limits(counted.new)
     limits["spend"] = {**beyond, **limits.get("spend", {})}
+    if context.agent.session:
+        limits["own_rows"] = begin_session(context)
     return context.build_step(
         drafts, rows, now,
         turn=turn, final=ends_run, rows=writes, refunds=returns, **limits,

@@ -19,6 +19,7 @@ from vedette.domain.event import subject_of
 from vedette.domain.run import ActionRow, EarlierEventPending, Run, Step, Superseded
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
+from vedette.engine.task_wait import release
 
 T = TypeVar("T")
 
@@ -148,6 +149,7 @@ async def dead_letter(
     fleet = services.fleet
     is_known = run.agent in fleet.agents
     tools = fleet.release_of(run.agent, run.key, run.position).tools if is_known else {}
+    own_rows = release(rows)
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
         may_have_started = services.calls.may_have_started(
@@ -156,7 +158,7 @@ async def dead_letter(
         drafts += cancel_action(row, fields, may_have_started)
     step = Step.following(
         run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
-        actions=rows,
+        actions=rows, own_rows=own_rows,
     )  # fmt: skip
     (await services.store.steps.commit(step)).raise_for_status()
     services.metrics.count("runs", agent=run.agent, state="dead")
@@ -168,7 +170,7 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: b
     `may_have_started` says that a call without a durable mark may have been made.
     """
     about = {**fields, "action": row.id, "tool": row.tool}
-    denied_since = row.waits == "policy"
+    denied_since, awaited = row.waits == "policy", row.is_awaited
     if row.hold in ("open", "approved", "released"):
         row.hold = "denied"
     row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
@@ -179,5 +181,6 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: b
     if row.effect is None:
         return []
     started = row.effect != "intended" or row.tries > 0 or may_have_started
+    started = started and not awaited
     row.effect = "unknown" if started else "cancelled"
     return [Draft(f"effect.{row.effect}", about, row.last)]

@@ -168,6 +168,8 @@ def _count(items: Mapping[str, int]) -> str:
 
 
 def _task_lines(found: Mapping[str, Any]) -> list[str]:
+    from vedette.ledger.history.action import format_awaited
+
     turns = f"{found['turns']} of {found['limits']['turns']} turns"
     lines = [f"{found['run']} of {found['agent']}: {_standing(found)}, {turns}"]
     if found["why"]:
@@ -186,6 +188,9 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
         why = f": {single_line(item['why'])}" if item["why"] else ""
         title = single_line(item["title"])
         lines.append(f"  {item['state']:9} {single_line(item['id'])} {title}{why}")
+    for one in found["awaits"]:
+        what = single_line(format_awaited(one))
+        lines.append(f"{one['tool']} waits for {what}, until {format_time(one['until'])} at most")
     limits = found["limits"]
     for unit, amount in found["spend"].items():
         bound = f" of {limits[unit]}" if unit in limits else ""
