@@ -49,7 +49,7 @@ from vedette.domain.memory import BankPlan
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 # Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
 _MODEL_TURNS = 4
@@ -111,6 +111,7 @@ def read_agent(
     engine_tools = {
         **(ARTEFACT_TOOLS if shape.artefacts else {}),
         **(WORK_TOOLS if shape.work is not None else {}),
+        **(ASK_TOOLS if shape.work is not None and shape.work.asks else {}),
     }
     known = {**own, **engine_tools}
     problems += eval_problems(folder, relative_path, known)
@@ -129,7 +130,7 @@ def read_agent(
         release=release,
         folder=str(folder.resolve()),
         instruction=instruction,
-        charter=shape.charter,
+        charter=_full_charter(shape),
         subscriptions=subscriptions,
         schedules=schedules,
         tools={
@@ -172,7 +173,15 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
     if work is None:
         return None
     deadline_us = duration_us(work.deadline)
-    return WorkPlan(work.max_turns, work.no_progress, deadline_us, conditions)
+    return WorkPlan(
+        work.max_turns, work.no_progress, deadline_us, conditions, asks=tuple(work.asks)
+    )
+
+
+def _full_charter(shape: AgentFile) -> dict[str, Any]:
+    """Return the charter, with the agents that this one may ask: a sink takes a value of it."""
+    asks = [] if shape.work is None else shape.work.asks
+    return {**shape.charter, "asks": asks} if asks else shape.charter
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -250,6 +259,9 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
         except ValueError as error:
             mend = "use ASCII keys, text, numbers, lists and mappings"
             problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
+    if shape.work is not None and shape.work.asks and "asks" in shape.charter:
+        what = "work: asks: stands in the charter under this name"
+        problems.append(document.problem(("charter", "asks"), what, "name it otherwise"))
     return problems
 
 

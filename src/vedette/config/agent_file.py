@@ -286,6 +286,11 @@ class WorkFile(Shape):
         "effect done",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
+    asks: list[str] = Field(
+        default_factory=list,
+        description="the agents that its tasks may ask with agent.ask; they stand in the charter "
+        "as asks, too",
+    )
 
 
 # What policy is told of every tool, so that no plugin can have the name.

@@ -13,7 +13,7 @@ from vedette.domain.done_condition import (
     RowValue,
     read_conditions,
 )
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 
 def done_conditions(
@@ -51,7 +51,7 @@ def _reach_problems(
     problems = []
     names = [tool.name for tool in shape.tools]
     for at, condition in enumerate(conditions):
-        if isinstance(condition, ActionDone) and condition.tool not in {*names, *WORK_TOOLS}:
+        if isinstance(condition, ActionDone) and condition.tool not in {*names, *WORK_TOOLS, *ASK_TOOLS}:
             what = f"{condition.tool!r} is not a tool of this agent"
             mend = did_you_mean(condition.tool, names)
             problems.append(document.problem(("conditions", at, "action"), what, mend))

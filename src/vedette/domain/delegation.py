@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from vedette.domain.budget import UNITS
-from vedette.domain.event import PARENT, Event
+from vedette.domain.event import Event
 
 # What one agent's grants are to another's action: it may do it itself, only with a person's
 # approval, or not at all.

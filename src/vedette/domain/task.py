@@ -1,6 +1,6 @@
 """A Task: a run with a goal, its inputs and its done conditions, as an event or a trigger gives it.
 
-A person's order is an event of the engine's own, from `task_source`. The goal is told word for
+An order of a person, or of another agent, is an event of the engine's own, from `task_source`. The goal is told word for
 word in every turn. What the done conditions are is of the event or of the agent's release: see
 `vedette.domain.done_condition`.
 """
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from vedette.domain.agent import Agent, task_source
 from vedette.domain.base.clock import iso
+from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
@@ -26,12 +27,16 @@ MAX_GOAL = 20_000  # characters
 
 
 class Task(Struct, frozen=True):
-    """A goal, inputs, done conditions, and how long it may take before a person is asked."""
+    """A goal, inputs, done conditions, and how long it may take before a person is asked.
+
+    One that an agent gave has its `delegation`.
+    """
 
     goal: str
     inputs: Mapping[str, Any]
     conditions: tuple[DoneCondition, ...]
     deadline_us: int
+    delegation: Delegation | None = None
 
 
 def read_task(agent: Agent, event: Event) -> Task | None:
@@ -54,6 +59,7 @@ def read_task(agent: Agent, event: Event) -> Task | None:
         data.get("inputs", {}),
         (*given, *own) or NO_CONDITIONS,
         data.get("deadline_us", deadline_us),
+        find_delegation(event),
     )
 
 
@@ -73,7 +79,7 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
     if task is None and agent.work is not None:
         deadline_us = agent.work.deadline_us
-    return Task(recorded["goal"], inputs, conditions, deadline_us)
+    return Task(recorded["goal"], inputs, conditions, deadline_us, find_delegation(event))
 
 
 def record_task(task: Task) -> dict[str, Any]:

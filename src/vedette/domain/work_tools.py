@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from vedette.domain.artefact import ARTEFACT_TOOLS
-from vedette.domain.tool import Tool
+from vedette.domain.tool import SettlementMode, Tool
 
 # What performs them, in the place of a plugin's name (`ENGINE_PERFORMERS`).
 WORK_PERFORMER = "work"
@@ -20,17 +20,27 @@ ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
 HAND_OFF_TOOL = "task.hand_off"
 READ_HISTORY_TOOL = "history.read"
+ASK_TOOL = "agent.ask"
 
 
-def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
+def _declare(
+    name: str,
+    resource: str,
+    args: Mapping[str, str],
+    description: str,
+    *,
+    sinks: tuple[str, ...] = (),
+    settles: SettlementMode = "transactional",
+) -> Tool:
     return Tool(
         name=name,
         verb=name.partition(".")[2],
         resource=resource,
         args=args,
-        sinks=(),
-        settles="transactional",
+        sinks=sinks,
+        settles=settles,
         function=WORK_PERFORMER,
+        query=None if settles == "transactional" else WORK_PERFORMER,
         performer=WORK_PERFORMER,
         description=description,
     )
@@ -83,8 +93,33 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
     }
 )
 
+# … and of one whose agent.yaml says whom it may ask.
+ASK_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        ASK_TOOL: _declare(
+            ASK_TOOL,
+            "agent",
+            {
+                "agent": "string",
+                "goal": "string",
+                "inputs": "object?",
+                "budget": "object",
+                "deadline_s": "integer?",
+            },
+            "Gives one of the agents that /charter/asks lists a task, and waits for it. It may do "
+            "what both of you may. budget is what of yours it may spend at most: actions, "
+            "model_calls, tokens, money_micros; what you leave out is 0. You are told how it "
+            "ended (state), its items, what it says of it (summary), and what it spent.",
+            sinks=("/agent",),
+            settles="queryable",
+        )
+    }
+)
+
 # All that the engine performs itself. None counts against `actions_per_run`; a permit of one counts
 # against the limits of an hour and a day, and takes a slot of them, as all permits do.
-ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS})
+ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {**ARTEFACT_TOOLS, **WORK_TOOLS, **ASK_TOOLS}
+)
 # Who performs those, so that no plugin of `vedette.tools` may have such a name.
 ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())

@@ -24,6 +24,7 @@ from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.task_progress import TaskProgress
 from vedette.engine.turn import observe_effect
 
 # What is kept of the error of an outcome, in characters.
@@ -45,6 +46,7 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
             and services.store.cluster.is_lease_valid(context.epoch)
             and services.store.steps.is_ready
             and not services.stops.bars_call(agent.name, row.tool)
+            and not (context.task is not None and _is_barred_above(services, context.task, row))
             and not is_past_canary(services, context)
         )
 
@@ -228,8 +230,17 @@ async def await_store(services: Services, context: RunContext) -> None:
 
 async def await_pending_stop(services: Services, context: RunContext, row: ActionRow) -> None:
     """Have an effect wait until a stop that was announced is durable: nothing is decided before."""
-    while services.stops.is_stop_pending(context.agent.name, row.tool):  # noqa: ASYNC110 (a commit away)
-        await asyncio.sleep(0.001)
+    stops, task = services.stops, context.task
+    while stops.is_stop_pending(context.agent.name, row.tool) or (
+        task is not None and task.is_stop_pending_above(stops, row.tool)
+    ):
+        await asyncio.sleep(0.001)  # a commit away
+
+
+def _is_barred_above(services: Services, task: TaskProgress, row: ActionRow) -> bool:
+    """Say whether a stop of an agent above bars a call, announced or in force."""
+    stops = services.stops
+    return task.is_stopped_above(stops, row.tool) or task.is_stop_pending_above(stops, row.tool)
 
 
 # --- what is in the way of a call ------------------------------------------------------------

@@ -272,6 +272,8 @@ async def decide_and_commit(
     while True:
         if services.stops.is_agent_stopped(context.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
+        if context.task is not None and context.task.is_stopped_above(services.stops):
+            raise Superseded("an agent above it was stopped while it reasoned")
         check_release(services, context)
         now = services.clock.now_us()
         if services.gateway.policy_rev != revision:

@@ -15,6 +15,7 @@ from vedette.domain.base.canonical import normalized_json
 from vedette.domain.budget import ACTIONS, Reservation, Shortage
 from vedette.domain.decision import Approval, DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
+from vedette.domain.escrow import count_actions
 from vedette.domain.event import TASK_TYPE, Event, subject_of
 from vedette.domain.links import find_argument_links
 from vedette.domain.memory import (
@@ -43,7 +44,7 @@ from vedette.domain.row_proof import (
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
-from vedette.engine.artefacts import ArtefactReads
+from vedette.engine.artefacts import ArtefactReads, list_sizes
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_progress import TaskProgress, read_words
@@ -76,7 +77,8 @@ class RunContext(Struct):
     its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
     was accepted (0: that was not read). `is_deferred` says that its judge left it to its model, in
     its first turn. `code` runs the code of a canary release (None: it is the fleet's). A task's run
-    has its progress as `task`; `task_told` is what its turn is told.
+    has its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its
+    asks lately had no room for.
     """
 
     services: Services
@@ -108,6 +110,7 @@ class RunContext(Struct):
     code: CanaryCode | None = None
     task: TaskProgress | None = None
     task_told: Mapping[str, Any] = field(default_factory=dict)
+    escrow_shortages: dict[str, Shortage] = field(default_factory=dict)
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -207,7 +210,9 @@ class RunContext(Struct):
         return row.decided is None
 
     def _is_stopped(self, row: ActionRow) -> bool:
-        return self.services.stops.is_tool_stopped(self.agent.name, row.tool)
+        stops, task = self.services.stops, self.task
+        above = task is not None and task.is_stopped_above(stops, row.tool)
+        return above or stops.is_tool_stopped(self.agent.name, row.tool)
 
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
@@ -260,7 +265,8 @@ class RunContext(Struct):
         """Return what the step that is being made reads of artefacts."""
         if self.artefact_reads is None:
             runs = self.services.store.runs
-            self.artefact_reads = ArtefactReads(runs, runs.artefact_sizes(self.run.id))
+            sizes = list_sizes(runs, self.run.id, self.actions)
+            self.artefact_reads = ArtefactReads(runs, sizes)
         return self.artefact_reads
 
     def roots(self) -> Roots:
@@ -321,17 +327,23 @@ class RunContext(Struct):
         """
         latest = {other.id: other for other in rows if other.id != row.id}
         counted = [other for other in latest.values() if other.tool not in ENGINE_TOOLS]
-        task = self.task if row.tool == FINISH_TOOL else None
+        actions = sum(other.effect is not None for other in counted)
+        task, above = self.task if row.tool == FINISH_TOOL else None, None
+        if self.task is not None:
+            actions = count_actions(latest.values())
+            tool = self.agent.tools[row.tool]
+            above = self.task.assess_delegation(self.services, tool, list(latest.values()))
         return DecisionContext(
             agent=self.agent,
             event=self.event,
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
-            actions_in_run=sum(other.effect is not None for other in counted),
-            stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
+            actions_in_run=actions,
+            stopped=self._is_stopped(row),
             approval=self.find_approval(row, entries, now_us),
             task=None if task is None else task.assess(list(latest.values()), self._own_row()),
+            delegation=above,
         )
 
     def find_approval(
@@ -505,7 +517,8 @@ class RunContext(Struct):
 
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
-        self.slots = ActionSlots(self.current_shortage(now_us))
+        shortages = self.escrow_shortages
+        self.slots = ActionSlots(self.current_shortage(now_us), escrow_shortages=shortages)
         if self.task is not None:
             self.task.begin_step()
 
@@ -520,7 +533,7 @@ class RunContext(Struct):
 
     def step_limits(self, permits: int) -> dict[str, Any]:
         """Return what a step with so many new permits has to keep to: fields of a `Step`."""
-        caps = self.services.budgets.caps(self.agent.name, self.agent.budget, (ACTIONS,))
+        caps = self.services.budgets.caps(self.agent.name, self.agent.budget, self.slots.units)
         return self.slots.step_fields(permits, caps)
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
@@ -554,8 +567,13 @@ class RunContext(Struct):
             )
         if committed.shortage is not None and committed.shortage.unit == ACTIONS:
             services.shortages[agent] = committed.shortage
+        elif committed.shortage is not None and step.escrow:
+            self.escrow_shortages[committed.shortage.unit] = committed.shortage
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
             services.shortages.pop(agent, None)
+            self.escrow_shortages.clear()
+        if step.escrow or step.returned:
+            self.used = None
         if committed.status is not CommitStatus.COMMITTED:
             services.keys.forget_rows(step.rows)  # whoever waits for the row is not to see these
         if on_sent is not None and committed.status not in _OF_THE_RUN:

@@ -16,6 +16,8 @@ from vedette.domain.action import Action
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonicalize_normalized
 from vedette.domain.base.errors import BadProposal, RepeatedProposal
+from vedette.domain.budget import ACTIONS
+from vedette.domain.delegation import AncestorState, DelegationState, find_cover
 from vedette.domain.done_condition import (
     ACTIONS_OVER,
     ActionDone,
@@ -27,20 +29,26 @@ from vedette.domain.done_condition import (
     evaluate,
 )
 from vedette.domain.effect import Outcome
+from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow, Run
+from vedette.domain.stop import StopState
 from vedette.domain.task import Task, find_task, record_task
 from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
 from vedette.domain.task_words import TASK_KINDS, TaskWords
+from vedette.domain.tool import Tool
 from vedette.domain.work_tools import (
     ADD_ITEM_TOOL,
+    ASK_TOOL,
     CLOSE_ITEM_TOOL,
+    ENGINE_TOOLS,
     FINISH_TOOL,
     HAND_OFF_TOOL,
     READ_HISTORY_TOOL,
     WORK_PERFORMER,
 )
+from vedette.engine.services import Services
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
@@ -64,7 +72,7 @@ class TaskProgress(Struct):
 
     `told` is what its turns were told, by turn: the names of the conditions that held, and the item
     that was worked on. `step_items` are its items as the step leaves them that is being made;
-    `history` are its turns.
+    `history` are its turns. `ended` says why a task is over that was not finished.
     """
 
     task: Task
@@ -75,6 +83,7 @@ class TaskProgress(Struct):
     told: dict[int, tuple[frozenset[str], str | None]]
     step_items: dict[str, Item] = field(default_factory=dict)
     history: TaskHistory = field(default_factory=TaskHistory)
+    ended: str = ""
 
     @classmethod
     def load(
@@ -115,6 +124,43 @@ class TaskProgress(Struct):
         take_items(self.items, actions)
         self.begin_step()
 
+    # --- agents above ------------------------------------------------------------------------
+
+    @property
+    def ancestors(self) -> tuple[str, ...]:
+        """Return the agents above its own, the first asker first; none for a person's task."""
+        given = self.task.delegation
+        return () if given is None else given.ancestors
+
+    def is_stopped_above(self, stops: StopState, tool: str | None = None) -> bool:
+        """Say whether an agent above is stopped: then it begins no turn, and no action of `tool`."""
+        if tool is None:
+            return any(stops.is_agent_stopped(agent) for agent in self.ancestors)
+        return any(stops.is_tool_stopped(agent, tool) for agent in self.ancestors)
+
+    def is_stop_pending_above(self, stops: StopState, tool: str) -> bool:
+        """Say whether a stop of an agent above is on its way to the store."""
+        return any(stops.is_stop_pending(agent, tool) for agent in self.ancestors)
+
+    def assess_delegation(
+        self, services: Services, tool: Tool, rows: Sequence[ActionRow]
+    ) -> DelegationState | None:
+        """Return what is found of the agents above for a decision; None for a person's task.
+
+        `rows` are the run's other actions. Whoever is not in the fleet any more may do nothing.
+        """
+        given = self.task.delegation
+        if given is None:
+            return None
+        found = []
+        for name in given.ancestors:
+            agent = services.fleet.agents.get(name)
+            mode = "observe" if agent is None else agent.requested_mode
+            cover = find_cover(services.grants, name, mode, tool.verb, tool.resource)
+            found.append(AncestorState(name, mode, cover))
+        room = tool.name in ENGINE_TOOLS or count_actions(rows) < given.budget.get(ACTIONS, 0)
+        return DelegationState(tuple(found), room)
+
     # --- conditions --------------------------------------------------------------------------
 
     @property
@@ -151,8 +197,11 @@ class TaskProgress(Struct):
         return TaskState(tuple(own), self.asks_person)
 
     def may_begin(self, agent: Agent) -> bool:
-        """Say whether its first turn may be taken: no person has it wait, or is to be asked."""
-        return not self.words.is_halted and agent.work is not None
+        """Say whether its first turn may be taken at once: nobody has it wait, or is to be asked,
+        and no agent above is to be looked at first.
+        """
+        asked = self.task.delegation is not None
+        return not self.words.is_halted and agent.work is not None and not asked
 
     def find_stall(self, agent: Agent, run: Run, rows: Sequence[ActionRow], now_us: int) -> str:
         """Say why a person is asked before the next turn; "" if it is taken."""
@@ -189,6 +238,9 @@ class TaskProgress(Struct):
         }
         if self.task.inputs:
             told["inputs"] = dict(self.task.inputs)
+        if self.task.delegation is not None:
+            # It is not a person who says so.
+            told["asked_by"] = self.ancestors[-1]
         if self.words.notes:
             told["notes"] = [dict(note) for note in self.words.notes]
         if (current := self.current_item) is not None:
@@ -236,7 +288,8 @@ class TaskProgress(Struct):
     ) -> list[ActionRow]:
         """Return the actions of earlier turns like this one, for the same item."""
         current = told["items"].get("current")
-        if current is None or action.tool.performer == WORK_PERFORMER:
+        own = action.tool.performer == WORK_PERFORMER and action.tool.name != ASK_TOOL
+        if current is None or own:
             return []
         turns = {turn for turn, (_, item) in self.told.items() if item == current["id"]}
         same = (action.digest, action.tool.name)
@@ -284,5 +337,5 @@ class TaskProgress(Struct):
         return {
             "items": items["of"],
             "items_done": items["done"],
-            "what": "cancelled" if self.words.cancelled else None,
+            "what": self.ended or ("cancelled" if self.words.cancelled else None),
         }
