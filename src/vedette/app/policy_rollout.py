@@ -226,9 +226,8 @@ def read_engine_data(
     from vedette.policy.bundle_data import mount
 
     data = mount(store.policy.bundle_files(digest) or {})
-    registry, grants = (
-        found if isinstance(found := data.get(name), dict) else {} for name in ("registry", "grants")
-    )
+    found = {name: data.get(name) for name in ("registry", "grants")}
+    registry, grants = (one if isinstance(one, dict) else {} for one in found.values())
     return registry, parse_budgets(data.get("budgets")), grants
 
 

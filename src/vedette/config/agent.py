@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -174,14 +175,22 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
         return None
     deadline_us = duration_us(work.deadline)
     return WorkPlan(
-        work.max_turns, work.no_progress, deadline_us, conditions, asks=tuple(work.asks)
+        work.max_turns,
+        work.no_progress,
+        deadline_us,
+        conditions,
+        tuple(work.waits_for),
+        tuple(work.asks),
     )
 
 
 def _full_charter(shape: AgentFile) -> dict[str, Any]:
-    """Return the charter, with the agents that this one may ask: a sink takes a value of it."""
-    asks = [] if shape.work is None else shape.work.asks
-    return {**shape.charter, "asks": asks} if asks else shape.charter
+    """Return the charter, with the agents that this one may ask, and the types of events that it
+    may wait for: a value of it is what a sink takes.
+    """
+    work = shape.work
+    listed = {} if work is None else {"asks": work.asks, "waits_for": work.waits_for}
+    return {**shape.charter, **{name: values for name, values in listed.items() if values}}
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -262,6 +271,15 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
     if shape.work is not None and shape.work.asks and "asks" in shape.charter:
         what = "work: asks: stands in the charter under this name"
         problems.append(document.problem(("charter", "asks"), what, "name it otherwise"))
+    listed = [] if shape.work is None else shape.work.waits_for
+    if listed and "waits_for" in shape.charter:
+        what = "work: waits_for: stands in the charter under this name"
+        problems.append(document.problem(("charter", "waits_for"), what, "name it otherwise"))
+    for at, type in enumerate(listed):
+        if type.startswith("vedette.") or any(char in type for char in "*?["):
+            what = f"{type!r} is no type that a task may wait for"
+            mend = "name one type of events from outside, without a pattern"
+            problems.append(document.problem(("work", "waits_for", at), what, mend))
     return problems
 
 

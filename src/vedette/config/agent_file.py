@@ -286,7 +286,12 @@ class WorkFile(Shape):
         "effect done",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
-    asks: list[str] = Field(
+    waits_for: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the types of events that its tasks may wait for with task.wait; they stand in "
+        "the charter as waits_for, too",
+    )
+    asks: list[NonBlankText] = Field(
         default_factory=list,
         description="the agents that its tasks may ask with agent.ask; they stand in the charter "
         "as asks, too",

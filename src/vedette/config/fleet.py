@@ -140,7 +140,7 @@ def _collection_problems(root: Path, agents: Mapping[str, Agent]) -> list[Proble
 
 
 def _asks_problems(root: Path, agents: Mapping[str, Agent], names: set[str]) -> list[Problem]:
-    """Who is asked must be there and take tasks; what is wrong with its own folder is said there."""
+    """Who is asked must be there and take tasks; what its own folder lacks is said of that."""
     problems = []
     for agent in agents.values():
         asks = () if agent.work is None else agent.work.asks

@@ -37,6 +37,7 @@ KINDS = frozenset(
         "action.decided",  # body: the exact question and the decision
         "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
+        "event.matched",  # an event (cause) was accepted that an action waits for
         "effect.started",  # a call begins that takes `timeout` (microseconds) at most
         "effect.done",  # body: outcome
         "effect.failed",
@@ -96,6 +97,8 @@ KINDS = frozenset(
     }
 )
 
+# An event that an awaited action waits for was accepted: its entry is the cause.
+MATCHED_KIND = "event.matched"
 # What a hold is answered: by a person, or by nobody in time.
 HOLD_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 

@@ -31,7 +31,8 @@ def held_escrow(row: ActionRow) -> dict[str, int]:
     escrow = escrow_of(row)
     if row.answer is None:
         return escrow
-    spent: Mapping[str, int] = orjson.loads(row.answer)["data"].get("spent", {})
+    # Where nobody could say what was spent, all of it counts as that.
+    spent: Mapping[str, int] = orjson.loads(row.answer)["data"].get("spent", escrow)
     return {unit: min(amount, spent.get(unit, 0)) for unit, amount in escrow.items()}
 
 

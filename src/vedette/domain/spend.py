@@ -181,7 +181,7 @@ class SpendCache:
     def set_aside(
         self, agent: str, escrow: Mapping[str, int], returned: Refunds, now_us: int
     ) -> None:
-        """Count what a step sets aside of its agent's budget for a child's run, and what returns."""
+        """Count what a step sets aside of its agent's budget for a child, and what returns."""
         for unit, spent_us, amount in returned:
             self._mark_changed(agent, unit).refund(spent_us, amount)
         for unit, amount in escrow.items():

@@ -1,8 +1,8 @@
 """A Task: a run with a goal, its inputs and its done conditions, as an event or a trigger gives it.
 
-An order of a person, or of another agent, is an event of the engine's own, from `task_source`. The goal is told word for
-word in every turn. What the done conditions are is of the event or of the agent's release: see
-`vedette.domain.done_condition`.
+An order of a person, or of another agent, is an event of the engine's own, from `task_source`. The
+goal is told word for word in every turn. What the done conditions are is of the event or of the
+agent's release: see `vedette.domain.done_condition`.
 """
 
 from __future__ import annotations

@@ -84,6 +84,15 @@ class ActionSlots(Struct):
         return parts
 
 
+def find_shortage(shortages: dict[str, Shortage], agent: str, now_us: int) -> Shortage | None:
+    """Return what an agent's actions lately had no room for, until its window turns."""
+    found = shortages.get(agent)
+    if found is not None and found.until_us <= now_us:
+        del shortages[agent]
+        return None
+    return found
+
+
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:
     """Return the approval of exactly the action that a row holds, if it still stands."""
     stands = row.hold == "approved" or (row.hold == "used" and not row.is_final)

@@ -33,9 +33,7 @@ class ArtefactReads(Struct):
     unpacked: dict[str, Artefact | None] = field(default_factory=dict)
 
 
-def list_sizes(
-    runs: RunReader, run: str, actions: Sequence[ActionRow]
-) -> Mapping[str, int]:
+def list_sizes(runs: RunReader, run: str, actions: Sequence[ActionRow]) -> Mapping[str, int]:
     """Return how many characters each artefact has that a run may read: its own, and those that
     runs which it asked have named to it.
     """

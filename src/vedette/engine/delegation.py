@@ -7,7 +7,7 @@ follows from what is durable of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,7 +34,7 @@ from vedette.domain.escrow import spend_of
 from vedette.domain.event import ENVELOPE, PARENT, TASK_TYPE, Event
 from vedette.domain.identity import ENGINE
 from vedette.domain.readers import Readers, argument_readers, meet_labels
-from vedette.domain.row_proof import parse_record
+from vedette.domain.row_proof import find_row_fault, parse_record
 from vedette.domain.run import ActionRow, Run, event_run_id
 from vedette.domain.task import MAX_GOAL
 from vedette.domain.task_item import list_items
@@ -70,7 +70,7 @@ class ChildOrder(Struct, frozen=True):
 
 
 def require_ask(context: RunContext, args: Mapping[str, Any]) -> None:
-    """Raise BadProposal for an ask of an agent that agent.yaml does not name, or of another form."""
+    """Raise BadProposal for an ask of an agent that agent.yaml does not name, or that is none."""
     agent, goal = args["agent"], args["goal"]
     listed = () if context.agent.work is None else context.agent.work.asks
     if agent not in listed:
@@ -141,9 +141,7 @@ async def advance_child(
     return tell_end(services, child, order.budget, late)
 
 
-async def _start(
-    services: Services, context: RunContext, row: ActionRow, order: ChildOrder
-) -> str:
+async def _start(services: Services, context: RunContext, row: ActionRow, order: ChildOrder) -> str:
     """Accept a child's event; return why it is not taken, "" if it is."""
     agent = services.fleet.agents.get(order.agent)
     if agent is None or agent.work is None:
@@ -209,9 +207,7 @@ def child_run(services: Services, agent: str, action: str) -> str:
 # --- what came of it -------------------------------------------------------------------------
 
 
-def tell_end(
-    services: Services, child: Run, escrow: Mapping[str, int], late: str = ""
-) -> Outcome:
+def tell_end(services: Services, child: Run, escrow: Mapping[str, int], late: str = "") -> Outcome:
     """Return what is told of a child that is over, or (`late`) is to go on no more.
 
     It is `done` if its finish was permitted. What it spent counts at most as what it may still
@@ -282,7 +278,13 @@ async def cancel_child(services: Services, child: Run, action: str, why: str) ->
 
 
 async def end_ask(services: Services, row: ActionRow, why: str) -> Outcome:
-    """Cancel the child of an ask that is not waited for any more; return what is told of it."""
+    """Cancel the child of an ask that is not waited for any more; return what is told of it.
+
+    Of a row that is not what the ledger says nothing is: its child ends when it looks for its ask.
+    """
+    proof = services.store.ledger.proof_entries([row.id]).get(row.id, ())
+    if find_row_fault(row, proof) is not None:
+        return Outcome("failed", {"state": UNPROVEN}, error=why)
     args = parse_record(row.record)["args"]
     id = child_run(services, args["agent"], row.id)
     child = services.store.runs.run(id)
@@ -290,6 +292,17 @@ async def end_ask(services: Services, row: ActionRow, why: str) -> Outcome:
         return Outcome("failed", {"state": REFUSED, "why": why}, error=why)
     await cancel_child(services, child, row.id, why)
     return tell_end(services, child, read_budget(args["budget"]), "cancelled")
+
+
+async def cancel_children(services: Services, asks: Sequence[ActionRow], why: str) -> None:
+    """Cancel the children of asks that are over. One that is missed ends when it looks for its ask,
+    before its next turn.
+    """
+    for row in asks:
+        agent = parse_record(row.record)["args"]["agent"]
+        child = services.store.runs.run(child_run(services, agent, row.id))
+        if child is not None:
+            await cancel_child(services, child, row.id, why)
 
 
 def find_child_end(services: Services, context: RunContext, now_us: int) -> str:

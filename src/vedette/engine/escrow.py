@@ -44,19 +44,24 @@ def deny_excess(context: RunContext, row: ActionRow, why: str) -> Draft:
     return context.entry("action.refused", back=1, action=row.id, tool=row.tool, body=body)
 
 
-def escrow_entry(context: RunContext, row: ActionRow, back: int, escrow: Mapping[str, int]) -> Draft:
+def escrow_entry(
+    context: RunContext, row: ActionRow, back: int, escrow: Mapping[str, int]
+) -> Draft:
     """Return the entry of what an ask sets aside."""
-    about = {"action": row.id, "tool": row.tool, "spend": dict(escrow)}
-    return context.entry("budget.escrowed", back=back, **about)
+    return context.entry(
+        "budget.escrowed", back=back, action=row.id, tool=row.tool, spend=dict(escrow)
+    )
 
 
 def return_escrow(
-    context: RunContext, before: ActionRow, after: ActionRow, back: int = 0
+    context: RunContext, before: ActionRow, after: ActionRow
 ) -> tuple[list[Draft], Returns]:
-    """Return the entry of what an ask gives back as its row becomes another, and the amounts."""
+    """Return the entry of what an ask gives back as its row becomes another, and the amounts.
+
+    It follows the entry that says so of the row.
+    """
     left = returned_escrow(before, after)
     if not left:
         return [], []
-    about = {"action": after.id, "tool": after.tool, "spend": left}
-    entry = context.entry("budget.returned", back=back, after=after.last, **about)
+    entry = context.entry("budget.returned", back=1, action=after.id, tool=after.tool, spend=left)
     return [entry], [(unit, before.counted_us, amount) for unit, amount in left.items()]

@@ -25,6 +25,7 @@ from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.agreements import find_secret, measure_confidence
+from vedette.engine.async_completion import ASYNC_TOOLS, advance_action, settle_awaited
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
@@ -80,12 +81,18 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     Returns when to go on with it, None if it is for nobody to go on. Raises as `handle` does.
     """
     check_release(services, context)
+    looked = context.task is None
     while context.run.state not in ("done", "dead"):
         if context.code is not None:
             check_release(services, context)  # its canary may be over by now
         now = services.clock.now_us()
         if context.task is not None and await yield_to_person(services, context, now):
             break
+        if not looked:
+            # What has come may have been what had the run taken up.
+            looked = True
+            await settle_awaited(services, context)
+            continue
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
@@ -98,7 +105,10 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                 if services.store.cluster.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
-                    await perform_effect(services, context, row)
+                    if row.tool in ASYNC_TOOLS:
+                        await advance_action(services, context, row)
+                    else:
+                        await perform_effect(services, context, row)
                     if context.task is not None and context.task.words.is_halted:
                         break  # a person said so while it was called
         else:

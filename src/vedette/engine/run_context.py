@@ -15,7 +15,6 @@ from vedette.domain.base.canonical import normalized_json
 from vedette.domain.budget import ACTIONS, Reservation, Shortage
 from vedette.domain.decision import Approval, DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
-from vedette.domain.escrow import count_actions
 from vedette.domain.event import TASK_TYPE, Event, subject_of
 from vedette.domain.links import find_argument_links
 from vedette.domain.memory import (
@@ -42,8 +41,8 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
-from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
+from vedette.domain.work_tools import ENGINE_TOOLS
+from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, wake_us
 from vedette.engine.artefacts import ArtefactReads, list_sizes
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
@@ -211,8 +210,9 @@ class RunContext(Struct):
 
     def _is_stopped(self, row: ActionRow) -> bool:
         stops, task = self.services.stops, self.task
-        above = task is not None and task.is_stopped_above(stops, row.tool)
-        return above or stops.is_tool_stopped(self.agent.name, row.tool)
+        if task is not None and task.is_stopped_above(stops, row.tool):
+            return True
+        return stops.is_tool_stopped(self.agent.name, row.tool)
 
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
@@ -327,24 +327,20 @@ class RunContext(Struct):
         """
         latest = {other.id: other for other in rows if other.id != row.id}
         counted = [other for other in latest.values() if other.tool not in ENGINE_TOOLS]
-        actions = sum(other.effect is not None for other in counted)
-        task, above = self.task if row.tool == FINISH_TOOL else None, None
-        if self.task is not None:
-            actions = count_actions(latest.values())
-            tool = self.agent.tools[row.tool]
-            above = self.task.assess_delegation(self.services, tool, list(latest.values()))
-        return DecisionContext(
+        found = DecisionContext(
             agent=self.agent,
             event=self.event,
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
-            actions_in_run=actions,
+            actions_in_run=sum(other.effect is not None for other in counted),
             stopped=self._is_stopped(row),
             approval=self.find_approval(row, entries, now_us),
-            task=None if task is None else task.assess(list(latest.values()), self._own_row()),
-            delegation=above,
         )
+        if self.task is None:
+            return found
+        tool, others = self.agent.tools[row.tool], list(latest.values())
+        return self.task.add_facts(self.services, found, tool, others, self._own_row)
 
     def find_approval(
         self, row: ActionRow, entries: Sequence[EntryRecord], now_us: int
@@ -412,7 +408,7 @@ class RunContext(Struct):
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
         tool = self.agent.tools.get(row.tool)
         settles = None if tool is None else tool.settles
-        unsure = (
+        unsure = not row.is_awaited and (
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")
@@ -513,23 +509,20 @@ class RunContext(Struct):
         standing = self.derive_standing(rows, self.final if final is None else final, now_us)
         stops_epoch = self.services.stops.epoch
         moves = {**standing, "drafts": drafts, "actions": changed, **moves}
+        if self.task is not None and moves["state"] == "done":
+            moves["wakes"] = self.task.parent_wakes
         return Step.following(self.run, self.epoch, wait_stop_epoch=stops_epoch, **moves)
 
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
-        shortages = self.escrow_shortages
-        self.slots = ActionSlots(self.current_shortage(now_us), escrow_shortages=shortages)
+        found = self.current_shortage(now_us)
+        self.slots = ActionSlots(found, escrow_shortages=self.escrow_shortages)
         if self.task is not None:
             self.task.begin_step()
 
     def current_shortage(self, now_us: int) -> Shortage | None:
         """Return what the agent's actions lately had no room for, until its window turns."""
-        shortages = self.services.shortages
-        found = shortages.get(self.agent.name)
-        if found is not None and found.until_us <= now_us:
-            del shortages[self.agent.name]
-            return None
-        return found
+        return find_shortage(self.services.shortages, self.agent.name, now_us)
 
     def step_limits(self, permits: int) -> dict[str, Any]:
         """Return what a step with so many new permits has to keep to: fields of a `Step`."""

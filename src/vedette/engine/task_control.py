@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
 from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
@@ -21,6 +22,7 @@ from vedette.engine.reservation import find_turn_excess
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.task_progress import read_words
+from vedette.engine.task_wait import release
 from vedette.engine.tool_calls import apply_outcome
 
 _WAIT: Mapping[str, Any] = {"state": "waiting", "wake_us": 0, "waits": "person"}
@@ -86,11 +88,10 @@ async def _yield_to_parent(services: Services, context: RunContext, now: int) ->
         return True
     if not context.needs_turn:
         return False
+    wait = _WAIT
     if task.is_stopped_above(services.stops):
         wait = {**_WAIT, "waits": "resume"}
-    elif any(read_words(services.store, run).paused for run in task.task.delegation.runs):
-        wait = _WAIT
-    else:
+    elif not any(read_words(services.store, run).paused for run in task.task.delegation.runs):
         return False
     run = context.run
     if (run.state, run.waits, run.wake_us) != ("waiting", wait["waits"], 0):
@@ -116,4 +117,6 @@ async def _close(services: Services, context: RunContext, now: int, why: str) ->
         entries, amounts = return_escrow(context, before, row)
         drafts, returned = drafts + entries, returned + amounts
     drafts.append(context.final_entry(1 if drafts else 0, len(context.actions)))
-    await context.commit(context.build_step(drafts, rows, now, returned=returned))
+    own_rows = release(context.actions)
+    step = context.build_step(drafts, rows, now, returned=returned, own_rows=own_rows)
+    await context.commit(step)

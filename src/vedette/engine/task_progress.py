@@ -6,17 +6,19 @@ items are made) and the entries of `vedette.domain.task_words`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonicalize_normalized
 from vedette.domain.base.errors import BadProposal, RepeatedProposal
 from vedette.domain.budget import ACTIONS
+from vedette.domain.decision import DecisionContext
 from vedette.domain.delegation import AncestorState, DelegationState, find_cover
 from vedette.domain.done_condition import (
     ACTIONS_OVER,
@@ -32,7 +34,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
-from vedette.domain.run import ActionRow, Run
+from vedette.domain.run import ActionRow, Run, RunWake
 from vedette.domain.stop import StopState
 from vedette.domain.task import Task, find_task, record_task
 from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
@@ -46,6 +48,7 @@ from vedette.domain.work_tools import (
     FINISH_TOOL,
     HAND_OFF_TOOL,
     READ_HISTORY_TOOL,
+    WAIT_TOOL,
     WORK_PERFORMER,
 )
 from vedette.engine.services import Services
@@ -53,8 +56,8 @@ from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
 MAX_ITEMS = 10_000
-# What is done for the next turns alone.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
+# What is done for the next turns alone, or does nothing.
+_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, WAIT_TOOL})
 _MAX_ID, _MAX_TEXT = 200, 2000  # characters
 _MAX_ITEM_INPUTS = 10_000  # bytes
 
@@ -133,7 +136,7 @@ class TaskProgress(Struct):
         return () if given is None else given.ancestors
 
     def is_stopped_above(self, stops: StopState, tool: str | None = None) -> bool:
-        """Say whether an agent above is stopped: then it begins no turn, and no action of `tool`."""
+        """Say whether an agent above is stopped: it begins no turn then, and no action of `tool`."""
         if tool is None:
             return any(stops.is_agent_stopped(agent) for agent in self.ancestors)
         return any(stops.is_tool_stopped(agent, tool) for agent in self.ancestors)
@@ -142,12 +145,34 @@ class TaskProgress(Struct):
         """Say whether a stop of an agent above is on its way to the store."""
         return any(stops.is_stop_pending(agent, tool) for agent in self.ancestors)
 
-    def assess_delegation(
+    @property
+    def parent_wakes(self) -> tuple[RunWake, ...]:
+        """Return what its end makes due: the run that asked for it."""
+        given = self.task.delegation
+        return () if given is None else (RunWake(given.run),)
+
+    def add_facts(
+        self,
+        services: Services,
+        context: DecisionContext,
+        tool: Tool,
+        rows: Sequence[ActionRow],
+        own_row: Callable[[], Mapping[str, Any]],
+    ) -> DecisionContext:
+        """Return a decision's context with what the task adds to it: its conditions if it is to
+        end, the agents above, and what it set aside of its actions. `rows` are its other actions.
+        """
+        facts = self.assess(rows, own_row()) if tool.name == FINISH_TOOL else None
+        above = self._assess_delegation(services, tool, rows)
+        actions = count_actions(rows)
+        return replace(context, task=facts, delegation=above, actions_in_run=actions)
+
+    def _assess_delegation(
         self, services: Services, tool: Tool, rows: Sequence[ActionRow]
     ) -> DelegationState | None:
-        """Return what is found of the agents above for a decision; None for a person's task.
+        """Return what is found of the agents above; None for a person's task.
 
-        `rows` are the run's other actions. Whoever is not in the fleet any more may do nothing.
+        Whoever is not in the fleet any more may do nothing.
         """
         given = self.task.delegation
         if given is None:

@@ -25,7 +25,7 @@ from vedette.domain.readers import Readers, argument_readers, meet_labels
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import ASK_TOOL, READ_HISTORY_TOOL
+from vedette.domain.work_tools import ASK_TOOL, READ_HISTORY_TOOL, WAIT_TOOL
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
@@ -243,8 +243,8 @@ def label_answers(
     asked = meet_labels(*asks)
     for at, row in enumerate(answered):
         readers = by_tool.get(row.tool, frozenset())
-        if row.tool in ranges or row.tool == ASK_TOOL:
-            # As the range says that was read, or what a child had before it.
+        if row.tool in ranges or row.tool in (ASK_TOOL, WAIT_TOOL):
+            # As the range says that was read, the event that came, or what a child had before it.
             readers = told_readers(answer_data(row))
         if row.tool in ranges and asked is not None:
             readers = meet_labels(readers, asked)  # it may be a child's, made of all that it had

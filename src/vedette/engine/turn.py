@@ -82,6 +82,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 confidence=judgement.confidence,
             )
             if context.task is not None:
+                context_tools.require_valid(context, action)
                 _require_new(context, action, bound)
             asks = judgement.asks or _task_asks(context, action)
             bound.append(replace(action, asks=asks) if asks else action)
