@@ -7,7 +7,7 @@ follows from what is durable of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,10 +27,10 @@ from vedette.domain.base.errors import (
     NotFound,
     Permanent,
 )
-from vedette.domain.delegation import Delegation, read_budget, trusted_places
+from vedette.domain.delegation import Delegation, add_spend, read_budget, trusted_places
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Body, Draft
-from vedette.domain.escrow import spend_of
+from vedette.domain.escrow import held_escrow, spend_of
 from vedette.domain.event import ENVELOPE, PARENT, TASK_TYPE, Event
 from vedette.domain.identity import ENGINE
 from vedette.domain.readers import Readers, argument_readers, meet_labels
@@ -39,7 +39,7 @@ from vedette.domain.run import ActionRow, Run, event_run_id
 from vedette.domain.task import MAX_GOAL
 from vedette.domain.task_item import list_items
 from vedette.domain.task_words import CANCELLED
-from vedette.domain.work_tools import FINISH_TOOL
+from vedette.domain.work_tools import ASK_TOOL, FINISH_TOOL
 from vedette.engine.async_tool import AsyncTool, Begun
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -50,7 +50,8 @@ _MAX_INPUTS = 100_000  # bytes
 # Of what a child says of its task so many characters are told; of its artefacts so many are named.
 MAX_SUMMARY, MAX_NAMED = 4_000, 50
 # What becomes of a child beside `done`: it is in the outcome as `state`.
-DEADLINE, REFUSED, DEAD, UNPROVEN = "deadline", "refused", "dead", "unproven"
+CANCELLED_STATE, DEADLINE, REFUSED = "cancelled", "deadline", "refused"
+DEAD, UNPROVEN = "dead", "unproven"
 
 
 class ChildOrder(Struct, frozen=True):
@@ -132,13 +133,12 @@ async def advance_child(
         why = "its deadline has passed" if now_us >= order.until_us else ""
         why = why or await _start(services, context, row, order)
         return Outcome("failed", {"state": REFUSED, "why": why}, error=why) if why else None
-    late = ""
-    if child.state not in ("done", "dead"):
-        if now_us < order.until_us:
-            return None
-        late = DEADLINE
-        await cancel_child(services, child, row.id, "the deadline of who asked has passed")
-    return tell_end(services, child, order.budget, late)
+    if child.state in ("done", "dead"):
+        return tell_end(services, child, order.budget)
+    if now_us < order.until_us:
+        return None
+    spent = await end_tree(services, child, row.id, "the deadline of who asked has passed")
+    return tell_end(services, child, order.budget, DEADLINE, spent)
 
 
 async def _start(services: Services, context: RunContext, row: ActionRow, order: ChildOrder) -> str:
@@ -229,7 +229,7 @@ def tell_end(services: Services, child: Run, escrow: Mapping[str, int], late: st
         "run": child.id,
         "state": state,
         "items": {"of": len(states), "done": states.count("done")},
-        "spent": spend_of(store.spend.of_run(child.id), actions),
+        "spent": spend_of(store.spend.of_run(child.id), actions) if spent is None else dict(spent),
     }
     readers = _end_readers(services, child, finish)
     if readers is not None:
@@ -278,7 +278,8 @@ async def cancel_child(services: Services, child: Run, action: str, why: str) ->
 
 
 async def end_ask(services: Services, row: ActionRow, why: str) -> Outcome:
-    """Cancel the child of an ask that is not waited for any more; return what is told of it.
+    """Cancel the child of an ask that is not waited for any more, and all below it; return what is
+    told of it.
 
     Of a row that is not what the ledger says nothing is: its child ends when it looks for its ask.
     """
@@ -286,23 +287,49 @@ async def end_ask(services: Services, row: ActionRow, why: str) -> Outcome:
     if find_row_fault(row, proof) is not None:
         return Outcome("failed", {"state": UNPROVEN}, error=why)
     args = parse_record(row.record)["args"]
-    id = child_run(services, args["agent"], row.id)
-    child = services.store.runs.run(id)
+    child = find_child(services, row)
     if child is None:
         return Outcome("failed", {"state": REFUSED, "why": why}, error=why)
-    await cancel_child(services, child, row.id, why)
-    return tell_end(services, child, read_budget(args["budget"]), "cancelled")
+    spent = await end_tree(services, child, row.id, why)
+    return tell_end(services, child, read_budget(args["budget"]), CANCELLED_STATE, spent)
+
+
+async def end_tree(services: Services, child: Run, action: str, why: str) -> dict[str, int]:
+    """Cancel a child and all below it; return what it has spent, with what is under way.
+
+    None of them commits a turn or a permit after that, so it is at least what they will have spent.
+    """
+    await cancel_child(services, child, action, why)
+    rows = services.store.runs.actions(child.id)
+    spent = spend_of(services.store.spend.of_run(child.id), rows)
+    for row in open_asks(rows):
+        held, below = held_escrow(row), find_child(services, row)
+        used = {} if below is None else await end_tree(services, below, row.id, why)
+        left = {unit: min(0, used.get(unit, 0) - amount) for unit, amount in held.items()}
+        spent = add_spend(spent, left)
+    return spent
+
+
+def open_asks(rows: Iterable[ActionRow]) -> list[ActionRow]:
+    """Return the asks of a run whose children are waited for."""
+    return [row for row in rows if row.tool == ASK_TOOL and row.is_awaited]
+
+
+def find_child(services: Services, ask: ActionRow) -> Run | None:
+    """Return the run that an ask began; None before it did."""
+    agent = parse_record(ask.record)["args"]["agent"]
+    return services.store.runs.run(child_run(services, agent, ask.id))
 
 
 async def cancel_children(services: Services, asks: Sequence[ActionRow], why: str) -> None:
-    """Cancel the children of asks that are over. One that is missed ends when it looks for its ask,
-    before its next turn.
+    """Cancel the children of asks that are over, and all below them.
+
+    One that is missed ends when it looks for its ask, before its next turn.
     """
     for row in asks:
-        agent = parse_record(row.record)["args"]["agent"]
-        child = services.store.runs.run(child_run(services, agent, row.id))
+        child = find_child(services, row)
         if child is not None:
-            await cancel_child(services, child, row.id, why)
+            await end_tree(services, child, row.id, why)
 
 
 def find_child_end(services: Services, context: RunContext, now_us: int) -> str:

@@ -136,7 +136,7 @@ class TaskProgress(Struct):
         return () if given is None else given.ancestors
 
     def is_stopped_above(self, stops: StopState, tool: str | None = None) -> bool:
-        """Say whether an agent above is stopped: it begins no turn then, and no action of `tool`."""
+        """Say whether an agent above is stopped: it begins no turn, and no action of `tool`."""
         if tool is None:
             return any(stops.is_agent_stopped(agent) for agent in self.ancestors)
         return any(stops.is_tool_stopped(agent, tool) for agent in self.ancestors)

@@ -18,8 +18,7 @@ from vedette.domain.delegation import find_delegation
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import subject_of
 from vedette.domain.run import ActionRow, EarlierEventPending, Run, RunWake, Step, Superseded
-from vedette.domain.work_tools import ASK_TOOL
-from vedette.engine.delegation import cancel_children
+from vedette.engine.delegation import cancel_children, open_asks
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
 
@@ -148,7 +147,7 @@ async def dead_letter(
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
     rows = [row for row in services.store.runs.actions(run.id) if not row.is_final]
-    asks = [row.copy() for row in rows if row.tool == ASK_TOOL and row.is_awaited]
+    asks = [row.copy() for row in open_asks(rows)]
     fleet = services.fleet
     is_known = run.agent in fleet.agents
     tools = fleet.release_of(run.agent, run.key, run.position).tools if is_known else {}
