@@ -207,11 +207,17 @@ def child_run(services: Services, agent: str, action: str) -> str:
 # --- what came of it -------------------------------------------------------------------------
 
 
-def tell_end(services: Services, child: Run, escrow: Mapping[str, int], late: str = "") -> Outcome:
-    """Return what is told of a child that is over, or (`late`) is to go on no more.
+def tell_end(
+    services: Services,
+    child: Run,
+    escrow: Mapping[str, int],
+    late: str = "",
+    spent: Mapping[str, int] | None = None,
+) -> Outcome:
+    """Return what is told of a child that is over, or (`late`) goes on no more and has `spent` that.
 
-    It is `done` if its finish was permitted. What it spent counts at most as what it may still
-    have under way. What its rows say and the ledger does not counts for nothing, and as all spent.
+    It is `done` if its finish was permitted. What its rows say and the ledger does not counts for
+    nothing, and as all spent.
     """
     store = services.store
     actions = store.runs.actions(child.id)
