@@ -132,13 +132,18 @@ async def advance_child(
     if child is None:
         why = "its deadline has passed" if now_us >= order.until_us else ""
         why = why or await _start(services, context, row, order)
-        return Outcome("failed", {"state": REFUSED, "why": why}, error=why) if why else None
+        return _refuse(why) if why else None
     if child.state in ("done", "dead"):
         return tell_end(services, child, order.budget)
     if now_us < order.until_us:
         return None
     spent = await end_tree(services, child, row.id, "the deadline of who asked has passed")
     return tell_end(services, child, order.budget, DEADLINE, spent)
+
+
+def _refuse(why: str) -> Outcome:
+    """Return what comes of an ask whose child never began."""
+    return Outcome("failed", {"state": REFUSED, "why": why, "spent": {}}, error=why)
 
 
 async def _start(services: Services, context: RunContext, row: ActionRow, order: ChildOrder) -> str:
@@ -295,7 +300,7 @@ async def end_ask(services: Services, row: ActionRow, why: str) -> Outcome:
     args = parse_record(row.record)["args"]
     child = find_child(services, row)
     if child is None:
-        return Outcome("failed", {"state": REFUSED, "why": why}, error=why)
+        return _refuse(why)
     spent = await end_tree(services, child, row.id, why)
     return tell_end(services, child, read_budget(args["budget"]), CANCELLED_STATE, spent)
 
