@@ -194,9 +194,11 @@ class TaskProgress(Struct):
         return asks_person(self.task.conditions)
 
     def is_over(self, rows: Sequence[ActionRow]) -> bool:
-        """Say whether the task is to go on no more: finished by its own action, or cancelled."""
-        return self.words.cancelled or any(
-            row.tool == FINISH_TOOL and row.effect == "done" for row in rows
+        """Say whether the task is to go on no more: finished by its own action, or ended."""
+        return (
+            bool(self.ended)
+            or self.words.cancelled
+            or any(row.tool == FINISH_TOOL and row.effect == "done" for row in rows)
         )
 
     def evaluate(self, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> list[ConditionState]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 from tests.delegation_fleet import (
     CHIEF,
     CLERK,
@@ -25,12 +28,17 @@ from tests.delegation_fleet import (
     total,
 )
 
+from vedette.domain.action import Proposal
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import Permanent
+from vedette.domain.decision import evaluate_request
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.engine.tool_calls import answer_data
+from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World
+from vedette.testing.toy_fleet import World, wait_until
 
 HOUR_US = 3_600_000_000
 
@@ -236,8 +244,6 @@ async def test_a_value_has_in_the_child_the_origin_that_it_had_in_the_parent(
 
 
 def _to(place: Ref) -> Any:
-    from vedette.domain.action import Proposal
-
     return Proposal("wire.send", {"to": place, "text": "x"})
 
 
@@ -281,3 +287,193 @@ async def test_a_restart_at_any_moment_starts_one_child(tmp_path: Path) -> None:
         await fleet.wait_until_idle()
         assert run_of(fleet, run).state == "done"
         assert len(fleet.entries("budget.returned")) == 1
+
+
+async def test_a_child_that_hangs_costs_its_parent_one_outcome(tmp_path: Path) -> None:
+    world, clock = World(), ManualClock()
+    # It never says that it is done, and its own bound waits for a person.
+    hanging = delegation_fleet(
+        tmp_path,
+        {
+            CHIEF: first(ask(CLERK, deadline_s=3600), ask(INTERN)),
+            CLERK: lambda briefing: says(),
+            INTERN: first(send("a letter"), then="Sent."),
+        },
+        world=world,
+        clock=clock,
+    )
+    async with (fleet := hanging[0]):
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert (run_of(fleet, run).waits, child.waits) == ("child", "person")
+        late, done = asks_of(fleet, run)
+        assert (late.effect, done.effect) == ("started", "done")
+        clock.advance(HOUR_US - 60_000_000)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "waiting"
+        clock.advance(120_000_000)
+        await fleet.wait_until_idle()
+        late, done = asks_of(fleet, run)
+        assert (late.effect, answer_data(late)["state"]) == ("failed", "deadline")
+        told = hanging[1].of(CHIEF)[1].turns[0]["answers"]
+        assert [one["status"] for one in told] == ["failed", "done"]
+        assert told[0]["data"]["state"] == "deadline"
+        assert [run_of(fleet, one).state for one in (run, child.id)] == ["done", "done"]
+        assert [one["spend"] for one in fleet.entries("budget.returned")] == [
+            {"actions": 3}, {"actions": 4},
+        ]  # fmt: skip
+
+
+async def test_a_child_that_dies_is_told_of_and_does_not_come_back(tmp_path: Path) -> None:
+    def clerk(briefing: Briefing) -> ReasonerJudgement:
+        raise Permanent("no such desk")
+
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: clerk})
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        (row,) = asks_of(fleet, run)
+        assert (child.state, run_of(fleet, run).state) == ("dead", "done")
+        assert (row.effect, answer_data(row)["state"]) == ("failed", "dead")
+        assert answer_data(row)["spent"] == {"actions": 0}
+        # A person who has it taken up again brings nobody back who waits for it.
+        await fleet.app.commands.redrive(fleet.order(), [child.id])
+        await wait_until(lambda: run_of(fleet, child.id).state == "done")
+        assert fleet.entries("run.closed")[-1]["what"] == "unasked"
+        assert len(fleet.entries("budget.returned")) == 1
+
+
+async def test_a_stop_above_stops_turns_and_effects_below(tmp_path: Path) -> None:
+    world = World()
+    gate = asyncio.Event()
+
+    def clerk(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn < 4:
+            return says(send(f"letter {briefing.turn}"))
+        return says(finish())
+
+    def stopping(call: Any) -> None:
+        if call.args["text"] == "letter 1":
+            gate.set()
+            released.wait(10)
+
+    released = threading.Event()
+    world.answer = stopping
+    fleet, team = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: clerk}, world=world)
+    async with fleet:
+        run = await start(fleet)
+        await asyncio.wait_for(gate.wait(), 10)
+        await fleet.app.commands.stop(fleet.order(), agent=CHIEF)
+        released.set()
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        # The call under way was recorded; no other began, and no turn.
+        assert world.texts() == ["letter 1"]
+        assert len(team.of(CLERK)) == 1
+        assert (child.state, child.waits) == ("waiting", "resume")
+        await fleet.app.commands.resume(fleet.order(), agent=CHIEF)
+        await fleet.wait_until_idle()
+        assert world.texts() == ["letter 1", "letter 2", "letter 3"]
+        assert run_of(fleet, run).state == "done"
+
+
+async def test_a_pause_of_a_parent_pauses_its_child(tmp_path: Path) -> None:
+    def chief(briefing: Briefing) -> ReasonerJudgement:
+        return says(ask(CLERK)) if briefing.turn == 1 else says(finish())
+
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: chief, CLERK: first(send("x", "big.send"))})
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        await order(fleet, "pause", run=run)
+        (held,) = [row for row in fleet.app.store.runs.actions(child.id) if row.hold == "open"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, child.id).waits == "person"
+        assert run_of(fleet, child.id).turn == 1
+        await order(fleet, "resume", run=run)
+        await fleet.wait_until_idle()
+        assert [run_of(fleet, one).state for one in (run, child.id)] == ["done", "done"]
+
+
+async def test_what_a_child_read_is_as_secret_in_its_parent(tmp_path: Path) -> None:
+    world = World()
+
+    def chief(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn == 1:
+            return says(ask(CLERK))
+        return says(send("what I heard")) if briefing.turn == 2 else says(finish())
+
+    def secret(name: str, text: str) -> str:
+        look = "- {name: book.look, "
+        assert look in text
+        label = f"{look}permitted_readers: [someone@example.org], "
+        return text.replace(look, label) if name == CLERK else text
+
+    look = Proposal("book.look", {"name": Ref("/charter/note")})
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: chief, CLERK: first(look, then="s" * 10_000)}, world=world, edit=secret
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (row,) = asks_of(fleet, run)
+        told = answer_data(row)
+        assert told["readers"] == ["someone@example.org"]
+        assert told["summary"] == f"{'s' * 4000}… (cut: 10000 characters)"
+        assert rules(fleet, run, "wire.send") == [("deny", "secrecy.readers")]
+        assert world.effects("wire.send") == 0
+
+
+async def test_a_child_of_a_model_is_over_when_its_budget_is(tmp_path: Path) -> None:
+    def budgets(name: str, text: str) -> str:
+        # The coordinator's own turns and what it sets aside are of one budget.
+        return text.replace("model_calls_per_turn: 2", "model_calls_per_turn: 1")
+
+    def calling(answer: Answer) -> Answer:
+        return lambda briefing: replace(answer(briefing), model_calls=1)
+
+    asked = ask(CLERK, budget={"actions": 9, "model_calls": 3})
+    answers = {CHIEF: calling(first(asked)), CLERK: calling(lambda briefing: says())}
+    fleet, team = delegation_fleet(tmp_path, answers, kind="adk", edit=budgets)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        (row,) = asks_of(fleet, run)
+        assert (child.state, answer_data(row)["state"]) == ("done", "budget")
+        assert len(team.of(CLERK)) == 3
+        assert answer_data(row)["spent"]["model_calls"] == 3
+        assert run_of(fleet, run).state == "done"
+        turns = len(team.of(CHIEF))
+        assert total(fleet, CHIEF, "model_calls") == turns + 3
+        assert total(fleet, CLERK, "model_calls") == 3
+        assert total(fleet, "", "model_calls") == turns + 3
+
+
+async def test_a_decision_of_a_child_is_made_again_from_the_record(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter"))},
+        grants=grants_of(chief=("wire.send", "slow.send", "big.send")),
+    )
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        found = {
+            (one["tool"], one["agent"]): fleet.body(one["seq"])
+            for one in fleet.entries("action.decided")
+        }
+        body = found["wire.send", CLERK]
+        assert body["question"]["context"]["delegation"] == {
+            "ancestors": [{"agent": CHIEF, "cover": "none", "requested_mode": "act"}],
+            "room": True,
+        }
+        assert "delegation" not in found["agent.ask", CHIEF]["question"]["context"]
+        for entry in found.values():
+            raw = canonical_json(entry["question"])
+            again = evaluate_request(fleet.app.services.gateway.engine, raw)
+            assert again.to_json() == entry["decision"]
