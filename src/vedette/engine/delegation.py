@@ -219,7 +219,7 @@ def tell_end(
     late: str = "",
     spent: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """Return what is told of a child that is over, or (`late`) is to go on no more: what it `spent`.
+    """Return what is told of a child that is over, or is to be (`late`), with what it `spent`.
 
     It is `done` if its finish was permitted. What its rows say and the ledger does not counts for
     nothing, and as all spent.
