@@ -27,13 +27,21 @@ from typing import Any
 import orjson
 from tests.delegation_fleet import order, says
 
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.action import Proposal
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import evaluate_request
+from vedette.domain.delegation import AncestorState, DelegationState, find_cover
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
 from vedette.domain.work_tools import ASK_TOOL, ASK_TOOLS, FINISH_TOOL, WORK_TOOLS
-from vedette.testing.harness import FleetHarness
+from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import NOW_US, build_request
+from vedette.testing.harness import FleetHarness, checkout
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -560,14 +568,92 @@ def check_totals(fleet: FleetHarness, counts: Counter[str]) -> None:
     counts["totals"] += 1
 
 
+# --- decisions alone -------------------------------------------------------------------------
+
+
+def check_decisions(seed: int, trees: int = TREES_A_FLEET) -> Counter[str]:
+    """Put every action of so many trees to the real policy, with all agents above, and hold what is
+    decided to the model. No fleet runs: what is compared is rights alone, of many trees.
+    """
+    chance = random.Random(seed)
+    land = draw_land(chance)
+    plans = [draw_plan(chance, f"t{at}", 1) for at in range(trees)]
+    files = dict(read_bundle(checkout() / "policies").files)
+    files = {path: raw for path, raw in files.items() if not path.endswith("_test.rego")}
+    engine = RegorusEngine(Bundle.of({**files, "grants/data.yaml": write_grants(land).encode()}))
+    grants = mount({"grants/data.yaml": write_grants(land).encode()})["grants"]
+    counts: Counter[str] = Counter(trees=trees)
+    for plan in plans:
+        _check_plan(engine, land, grants, plan, (), counts)
+    return counts
+
+
+def _check_plan(
+    engine: RegorusEngine,
+    land: Land,
+    grants: Mapping[str, Any],
+    plan: Plan,
+    ancestors: tuple[str, ...],
+    counts: Counter[str],
+) -> None:
+    run = Expected(plan, ancestors, None)
+    for proposals in plan.turns:
+        for one in proposals:
+            tool = _tool(one)
+            right = decide(land, run, tool)
+            request = _request(land, grants, plan.agent, tool, ancestors)
+            outcome = evaluate_request(engine, canonical_json(request)).outcome
+            said = {"act": "permit", "ask": "hold", "none": "deny"}[right]
+            where = f"{tool} of {plan.agent} below {ancestors}"
+            require(outcome == said, f"{where}: {outcome}, not {said}")
+            if right == "ask":
+                approval = {"action_digest": "a" * 64, "by": "person:p", "until": NOW_US + 1}
+                request["context"]["approvals"] = [approval]
+                outcome = evaluate_request(engine, canonical_json(request)).outcome
+                require(outcome == "permit", f"{where}, approved: {outcome}")
+            counts[right] += 1
+            counts["decided below an agent"] += bool(ancestors)
+            if isinstance(one, Ask):
+                _check_plan(engine, land, grants, one.plan, (*ancestors, plan.agent), counts)
+
+
+def _request(
+    land: Land, grants: Mapping[str, Any], agent: str, tool: str, ancestors: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the question about an action, as the engine finds the agents above."""
+    verb, resource = _verb(tool)
+    sinks = {"wire": ["/to"], "agent": ["/agent"]}[resource] if tool != "book.look" else []
+    request = build_request(agent, tool, {"verb": verb, "resource": resource, "owner": "o"}, sinks)
+    named = {"/to": DESK} if sinks == ["/to"] else {"/agent": "anna"} if sinks else {}
+    request["subject"]["requested_mode"] = land.requested[agent]
+    request["action"] |= {
+        "args": {at[1:]: value for at, value in named.items()},
+        "origins": dict.fromkeys(named, "trusted"),
+        "high_impact": tool in TOOLS and TOOLS[tool][2],
+    }
+    request["context"]["trigger"] = "task"
+    if ancestors:
+        found = [
+            AncestorState(
+                one,
+                land.requested[one],
+                find_cover(grants, one, land.requested[one], verb, resource),
+            )
+            for one in ancestors
+        ]
+        request["context"]["delegation"] = DelegationState(tuple(found), True).to_json()
+    return request
+
+
 def main() -> None:
     """Compare as many trees as asked for; go on with what was not compared yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--trees", type=int, default=10_000)
+    parser.add_argument("--decisions", action="store_true", help="put to the policy, run by nobody")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    kept = given.folder / "batches.json"
+    kept = given.folder / ("decisions.json" if given.decisions else "batches.json")
     done: dict[str, dict[str, int]] = json.loads(kept.read_text()) if kept.exists() else {}
     batches, began = -(-given.trees // TREES_A_FLEET), time.monotonic()
     for seed in range(batches):
@@ -575,7 +661,10 @@ def main() -> None:
             continue
         place = Path(tempfile.mkdtemp(prefix="delegation-"))
         try:
-            done[str(seed)] = dict(asyncio.run(run_batch(seed, place)))
+            found = (
+                check_decisions(seed) if given.decisions else asyncio.run(run_batch(seed, place))
+            )
+            done[str(seed)] = dict(found)
         except Difference as error:
             raise SystemExit(f"batch {seed}: {error}") from error
         finally:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.domain.agent import Agent, task_source
+from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
@@ -22,6 +23,7 @@ from vedette.domain.done_condition import (
     write_condition,
 )
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
+from vedette.domain.run import event_run_id
 
 MAX_GOAL = 20_000  # characters
 
@@ -85,6 +87,17 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
 def record_task(task: Task) -> dict[str, Any]:
     """Return what a run's first turn records of its task, as `find_task` reads it."""
     return {"goal": task.goal, "done": [write_condition(one) for one in task.conditions]}
+
+
+def child_event_id(action: str) -> str:
+    """Return the id of the event by which an action gives another agent a task."""
+    return short_id("task", action)
+
+
+def child_run(fleet: str, agent: str, action: str) -> str:
+    """Return the id of the run that an action gives an agent: a repeat finds the same."""
+    event = short_id("evt", task_source(fleet, agent), child_event_id(action))
+    return event_run_id(event, agent)
 
 
 def task_event(

@@ -17,7 +17,7 @@ from msgspec import Struct
 from vedette.domain.action import Action
 from vedette.domain.agent import task_source
 from vedette.domain.artefact import ARTEFACT_ID, READERS
-from vedette.domain.base.canonical import canonical_json, canonicalize_normalized, short_id
+from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import (
     AlreadyDone,
@@ -35,8 +35,8 @@ from vedette.domain.event import ENVELOPE, PARENT, TASK_TYPE, Event
 from vedette.domain.identity import ENGINE
 from vedette.domain.readers import Readers, argument_readers, meet_labels
 from vedette.domain.row_proof import find_row_fault, parse_record
-from vedette.domain.run import ActionRow, Run, event_run_id
-from vedette.domain.task import MAX_GOAL
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.task import MAX_GOAL, child_event_id, child_run
 from vedette.domain.task_item import list_items
 from vedette.domain.task_words import CANCELLED
 from vedette.domain.work_tools import ASK_TOOL, FINISH_TOOL
@@ -128,7 +128,7 @@ async def advance_child(
     """Start the run that an action of another run gives an agent; return what came of it once it
     has ended, or its time is over. None before.
     """
-    child = services.store.runs.run(child_run(services, order.agent, row.id))
+    child = services.store.runs.run(child_run(services.fleet.name, order.agent, row.id))
     if child is None:
         why = "its deadline has passed" if now_us >= order.until_us else ""
         why = why or await _start(services, context, row, order)
@@ -185,7 +185,7 @@ def child_event(
     run_readers = parent.readers if labels is None else labels.run
     return Event(
         source=task_source(services.fleet.name, order.agent),
-        id=_event_id(row.id),
+        id=child_event_id(row.id),
         type=TASK_TYPE,
         # Who asks that content of the parent's be erased means what was made of it, too.
         subject=context.subject,
@@ -197,16 +197,6 @@ def child_event(
         extensions={PARENT: context.run.id},
         readers=meet_labels(run_readers, order.readers),
     )
-
-
-def _event_id(action: str) -> str:
-    return short_id("task", action)
-
-
-def child_run(services: Services, agent: str, action: str) -> str:
-    """Return the id of the run that an action gives an agent."""
-    event = short_id("evt", task_source(services.fleet.name, agent), _event_id(action))
-    return event_run_id(event, agent)
 
 
 # --- what came of it -------------------------------------------------------------------------
@@ -329,7 +319,7 @@ def open_asks(rows: Iterable[ActionRow]) -> list[ActionRow]:
 def find_child(services: Services, ask: ActionRow) -> Run | None:
     """Return the run that an ask began; None before it did."""
     agent = parse_record(ask.record)["args"]["agent"]
-    return services.store.runs.run(child_run(services, agent, ask.id))
+    return services.store.runs.run(child_run(services.fleet.name, agent, ask.id))
 
 
 async def cancel_children(services: Services, asks: Sequence[ActionRow], why: str) -> None:

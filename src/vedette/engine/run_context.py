@@ -42,7 +42,7 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS
-from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, wake_us
+from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, merge_rows, wake_us
 from vedette.engine.artefacts import ArtefactReads, list_sizes
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
@@ -515,8 +515,8 @@ class RunContext(Struct):
 
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
-        found = self.current_shortage(now_us)
-        self.slots = ActionSlots(found, escrow_shortages=self.escrow_shortages)
+        found, asks = self.current_shortage(now_us), self.escrow_shortages
+        self.slots = ActionSlots(found, escrow_shortages=asks)
         if self.task is not None:
             self.task.begin_step()
 
@@ -531,11 +531,7 @@ class RunContext(Struct):
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
-        before = self.actions
-        if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
-            return list(changed)
-        by_id = {row.id: row for row in changed}
-        return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
+        return merge_rows(self.actions, changed)
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.

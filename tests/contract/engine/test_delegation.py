@@ -36,6 +36,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.engine.tool_calls import answer_data
+from vedette.ledger.history.tasks import show_task
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, wait_until
@@ -477,3 +478,24 @@ async def test_a_decision_of_a_child_is_made_again_from_the_record(tmp_path: Pat
             raw = canonical_json(entry["question"])
             again = evaluate_request(fleet.app.services.gateway.engine, raw)
             assert again.to_json() == entry["decision"]
+
+
+async def test_people_see_who_was_asked_and_who_asked(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter", "big.send"))}
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        agents = fleet.app.services.fleet.agents
+        (shown,) = show_task(fleet.app.store, agents, run)["asks"]
+        assert (shown["state"], shown["run"], shown["waits"]) == ("started", child.id, "approval")
+        assert show_task(fleet.app.store, agents, child.id)["asked_by"] == {
+            "run": run, "agents": [CHIEF],
+        }  # fmt: skip
+        entry = fleet.app.store.ledger.entry(child.position)
+        assert entry is not None
+        cause = orjson.loads(entry[1])["cause"]
+        (started,) = [one for one in fleet.entries("effect.started") if one["tool"] == "agent.ask"]
+        assert started["seq"] == cause
