@@ -39,6 +39,7 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
 from vedette.domain.work_tools import ASK_TOOL, ASK_TOOLS, FINISH_TOOL, WORK_TOOLS
+from vedette.engine.delegation import find_child
 from vedette.policy.bundle_data import mount
 from vedette.policy.golden_requests import NOW_US, build_request
 from vedette.testing.harness import FleetHarness, checkout
@@ -390,7 +391,11 @@ async def answer_all(fleet: FleetHarness) -> None:
                 if known is None or (row.turn, row.ordinal) < (known.turn, known.ordinal):
                     first[row.run] = row
         if not first:
-            return
+            await asyncio.sleep(1.1)  # what a commit made due is looked for once a second
+            await fleet.wait_until_idle(120)
+            if not fleet.app.store.schedule.due_runs(fleet.app.services.clock.now_us(), 1, ()):
+                return
+            continue
         for row in first.values():
             await fleet.approve(row)
 
@@ -405,7 +410,7 @@ def compare(fleet: FleetHarness, expected: Expected, run: str, counts: Counter[s
     found = store.runs.run(run)
     assert found is not None
     where = f"{expected.plan.id} of {expected.plan.agent} below {expected.ancestors}"
-    require(found.state == "done", f"{where} is {found.state}, waits {found.waits}")
+    require(found.state == "done", f"{where}: {tell_tree(fleet, run)}")
     rows = {(row.turn, row.ordinal): row for row in store.runs.actions(run)}
     for turn, at, tool, outcome, needs in expected.acts:
         row = rows[turn, at]
@@ -428,6 +433,18 @@ def compare(fleet: FleetHarness, expected: Expected, run: str, counts: Counter[s
             if row.effect == "done":
                 require(right_above_any(fleet, agent, row.tool), f"{where}: {row.tool}, {agent}")
     counts["runs"] += 1
+
+
+def tell_tree(fleet: FleetHarness, run: str) -> str:
+    """Return how a run and those below it stand."""
+    found = fleet.app.store.runs.run(run)
+    rows = fleet.app.store.runs.actions(run)
+    below = [
+        tell_tree(fleet, child.id) for row in rows
+        if row.tool == ASK_TOOL and (child := find_child(fleet.app.services, row)) is not None
+    ]  # fmt: skip
+    acts = [(row.tool, row.decided, row.rule, row.effect, row.waits) for row in rows]
+    return f"{found} {acts} {below}"
 
 
 def right_above_any(fleet: FleetHarness, agent: str, tool: str) -> bool:
@@ -661,10 +678,10 @@ def main() -> None:
             continue
         place = Path(tempfile.mkdtemp(prefix="delegation-"))
         try:
-            found = (
-                check_decisions(seed) if given.decisions else asyncio.run(run_batch(seed, place))
-            )
-            done[str(seed)] = dict(found)
+            if given.decisions:
+                done[str(seed)] = dict(check_decisions(seed))
+            else:
+                done[str(seed)] = dict(asyncio.run(run_batch(seed, place)))
         except Difference as error:
             raise SystemExit(f"batch {seed}: {error}") from error
         finally:

@@ -27,6 +27,7 @@ from vedette.domain.budget import (
 from vedette.domain.entry import Draft
 from vedette.domain.model import Model
 from vedette.domain.run import Fenced, OverBudget, Step, Superseded
+from vedette.domain.work_tools import ASK_TOOL
 from vedette.engine.model_telemetry import error_code, model_call_field, observe_cost
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -128,8 +129,9 @@ def reservation_limits(
 ) -> list[BudgetCap]:
     """Return every limit on a turn's reservation: its run's, with its use, then by hour and day."""
     agent, units = context.agent, tuple(worst)
-    if context.used is None:
-        # The run may have booked turns that a crash kept it from taking: they count.
+    if context.used is None or ASK_TOOL in agent.tools:
+        # The run may have booked turns that a crash kept it from taking: they count, and so does
+        # what its asks have set aside.
         found = services.store.spend.of_run(context.run.id) if context.run.entries else {}
         context.used = dict(found)
     before = context.used

@@ -561,8 +561,6 @@ class RunContext(Struct):
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
             services.shortages.pop(agent, None)
             self.escrow_shortages.clear()
-        if step.escrow or step.returned:
-            self.used = None
         if committed.status is not CommitStatus.COMMITTED:
             services.keys.forget_rows(step.rows)  # whoever waits for the row is not to see these
         if on_sent is not None and committed.status not in _OF_THE_RUN:
