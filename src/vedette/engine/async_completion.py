@@ -64,10 +64,16 @@ async def advance_action(services: Services, context: RunContext, row: ActionRow
     await reauthorize(services, context, [row])
 
 
-async def settle_awaited(services: Services, context: RunContext) -> None:
-    """Record the outcomes of a run's awaited actions that are there by now."""
+async def settle_awaited(services: Services, context: RunContext) -> bool:
+    """Record the outcomes of a run's awaited actions that are there by now; say whether any was.
+
+    To be asked before a run is left to wait, until it says no: what came while something else of it
+    was recorded was taken in with that, and wakes nobody any more.
+    """
+    before = context.run.steps
     for row in [row for row in context.actions if row.is_awaited]:
         await settle_action(services, context, row)
+    return context.run.steps != before
 
 
 async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:

@@ -499,3 +499,22 @@ async def test_people_see_who_was_asked_and_who_asked(tmp_path: Path) -> None:
         cause = orjson.loads(entry[1])["cause"]
         (started,) = [one for one in fleet.entries("effect.started") if one["tool"] == "agent.ask"]
         assert started["seq"] == cause
+
+
+async def test_a_child_that_ends_while_an_outcome_is_recorded_is_not_missed(
+    tmp_path: Path,
+) -> None:
+    world, ended = World(), threading.Event()
+
+    def late(call: Any) -> None:
+        # The child's end wakes the parent while this is called: its outcome is taken in with that.
+        if call.args["text"] == "slow":
+            ended.wait(10)
+
+    world.answer = late
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK), send("slow"))}, world=world)
+    async with fleet:
+        run = await start(fleet)
+        await wait_until(lambda: [one.state for one in runs_of(fleet, CLERK)] == ["done"])
+        ended.set()
+        await wait_until(lambda: run_of(fleet, run).state == "done")
