@@ -63,7 +63,7 @@ within if {
 
 reasons contains reason if {
 	is_array(input.context.delegation.ancestors)
-	some place in every_place - covered
+	some place in (every_place - covered)
 	agent := input.context.delegation.ancestors[place].agent
 	is_string(agent)
 	reason := concat(":", ["delegation.cover", agent])
