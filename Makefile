@@ -176,6 +176,11 @@ bench-model: ## A model's turn outside its provider: CPU of engine, worker, tool
 	@tools/setup
 	@$(BIN)/python -m tests.bench.model_turn $(ARGS)
 
+delegation-trees: ## Random trees of delegation against a plain model: 10,000 run by a fleet (about an hour), 10,000 put to the policy (10 min); goes on where it was ended
+	@tools/setup
+	@$(BIN)/python -m tests.delegation_trees build/delegation-trees --trees 10000 --decisions $(ARGS)
+	@$(BIN)/python -m tests.delegation_trees build/delegation-trees --trees 10000 $(ARGS)
+
 long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of a turn early and late (3 min)
 	@tools/setup
 	@VEDETTE_TASK_TURNS=1000 $(BIN)/python -m pytest -s -k long_task tests/contract/adapters/reasoners/test_hand_offs.py $(ARGS)

@@ -51,7 +51,7 @@ from vedette.domain.origin import split_pointer
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 # Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
 _MODEL_TURNS = 4
@@ -113,6 +113,7 @@ def read_agent(
     engine_tools = {
         **(ARTEFACT_TOOLS if shape.artefacts else {}),
         **(WORK_TOOLS if shape.work is not None else {}),
+        **(ASK_TOOLS if shape.work is not None and shape.work.asks else {}),
     }
     known = {**own, **engine_tools}
     problems += eval_problems(folder, relative_path, known)
@@ -177,7 +178,12 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
         return None
     deadline_us = duration_us(work.deadline)
     return WorkPlan(
-        work.max_turns, work.no_progress, deadline_us, conditions, tuple(work.waits_for)
+        work.max_turns,
+        work.no_progress,
+        deadline_us,
+        conditions,
+        tuple(work.waits_for),
+        tuple(work.asks),
     )
 
 
@@ -199,11 +205,12 @@ def _session_problems(
 
 
 def _full_charter(shape: AgentFile) -> dict[str, Any]:
-    """Return the charter, with the types of events that the agent may wait for: a value of it is
-    what a sink takes.
+    """Return the charter, with the agents that this one may ask, and the types of events that it
+    may wait for: a value of it is what a sink takes.
     """
-    listed = [] if shape.work is None else shape.work.waits_for
-    return {**shape.charter, "waits_for": listed} if listed else shape.charter
+    work = shape.work
+    listed = {} if work is None else {"asks": work.asks, "waits_for": work.waits_for}
+    return {**shape.charter, **{name: values for name, values in listed.items() if values}}
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -281,6 +288,9 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
         except ValueError as error:
             mend = "use ASCII keys, text, numbers, lists and mappings"
             problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
+    if shape.work is not None and shape.work.asks and "asks" in shape.charter:
+        what = "work: asks: stands in the charter under this name"
+        problems.append(document.problem(("charter", "asks"), what, "name it otherwise"))
     listed = [] if shape.work is None else shape.work.waits_for
     if listed and "waits_for" in shape.charter:
         what = "work: waits_for: stands in the charter under this name"

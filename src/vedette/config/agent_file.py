@@ -291,6 +291,11 @@ class WorkFile(Shape):
         description="the types of events that its tasks may wait for with task.wait; they stand in "
         "the charter as waits_for, too",
     )
+    asks: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the agents that its tasks may ask with agent.ask; they stand in the charter "
+        "as asks, too",
+    )
 
 
 # What policy is told of every tool, so that no plugin can have the name.

@@ -145,7 +145,8 @@ class WorkPlan(Struct, frozen=True):
     """The bounds of an agent's tasks: turns, turns in a row without progress, time from the event.
 
     At one of them a task waits for a person. `conditions` are those of done.yaml, for tasks that
-    come with none of their own. `waits_for` are the types of events that they may wait for.
+    come with none of their own. `waits_for` are the types of events that they may wait for, `asks`
+    the agents that they may ask.
     """
 
     max_turns: int = 1000
@@ -153,6 +154,7 @@ class WorkPlan(Struct, frozen=True):
     deadline_us: int = 14 * 86_400_000_000
     conditions: tuple[DoneCondition, ...] = ()
     waits_for: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
 
 
 class Agent(Struct, frozen=True):

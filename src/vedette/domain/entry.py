@@ -63,6 +63,9 @@ KINDS = frozenset(
         # though its model answered.
         "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
+        # A part of its agent's budget was set aside for the run that an action asks, by unit …
+        "budget.escrowed",
+        "budget.returned",  # … and what that did not spend came back
         "task.drift",  # a hand-off broke a rule of its check; the engine's is told; body: text
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window

@@ -186,6 +186,10 @@ class Step(Struct):
     shortfall: Mapping[str, int] = field(default_factory=dict)
     # What is given back: unit, when it was spent, amount.
     refunds: list[tuple[str, int, int]] = field(default_factory=list)
+    # What is set aside for a child's run, and what of such is given back, in the same forms: of the
+    # agent's budget alone, as what the child spends counts for the fleet.
+    escrow: Mapping[str, int] = field(default_factory=dict)
+    returned: Sequence[tuple[str, int, int]] = ()
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
     wakes: Sequence[RunWake] = ()

@@ -21,6 +21,7 @@ ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
 HAND_OFF_TOOL = "task.hand_off"
 READ_HISTORY_TOOL = "history.read"
+ASK_TOOL = "agent.ask"
 WAIT_TOOL = "task.wait"
 
 
@@ -111,8 +112,31 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
     }
 )
 
+# … and of one whose agent.yaml says whom it may ask.
+ASK_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        ASK_TOOL: _declare(
+            ASK_TOOL,
+            "agent",
+            {
+                "agent": "string",
+                "goal": "string",
+                "inputs": "object?",
+                "budget": "object",
+                "deadline_s": "integer?",
+            },
+            "Gives one of the agents that /charter/asks lists a task, and waits for it. It may do "
+            "what both of you may. budget is what of yours it may spend at most: actions, "
+            "model_calls, tokens, money_micros; what you leave out is 0. You are told how it "
+            "ended (state), its items, what it says of it (summary), and what it spent.",
+            sinks=("/agent",),
+            settles="queryable",
+        )
+    }
+)
+
 # All that the engine performs itself. None counts against `actions_per_run`; a permit of one counts
 # against the limits of an hour and a day, and takes a slot of them, as all permits do.
-ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS})
+ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS, **ASK_TOOLS})
 # Who performs those, so that no plugin of `vedette.tools` may have such a name.
 ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from vedette.domain.action import Action
 from vedette.domain.effect import Outcome
 from vedette.domain.run import ActionRow, Superseded
-from vedette.domain.work_tools import WAIT_TOOL
+from vedette.domain.work_tools import ASK_TOOL, WAIT_TOOL
 from vedette.engine.async_tool import AsyncTool
+from vedette.engine.delegation import ASK
 from vedette.engine.effect_executor import (
     await_pending_stop,
     await_store,
@@ -34,7 +35,7 @@ _OVERDUE = "what it waited for did not come in time"
 
 
 # By name; whoever declares such a tool (`vedette.domain.work_tools`) adds it here.
-ASYNC_TOOLS: Mapping[str, AsyncTool] = {WAIT_TOOL: WAIT}
+ASYNC_TOOLS: Mapping[str, AsyncTool] = {WAIT_TOOL: WAIT, ASK_TOOL: ASK}
 
 
 async def advance_action(services: Services, context: RunContext, row: ActionRow) -> None:
@@ -63,10 +64,16 @@ async def advance_action(services: Services, context: RunContext, row: ActionRow
     await reauthorize(services, context, [row])
 
 
-async def settle_awaited(services: Services, context: RunContext) -> None:
-    """Record the outcomes of a run's awaited actions that are there by now."""
+async def settle_awaited(services: Services, context: RunContext) -> bool:
+    """Record the outcomes of a run's awaited actions that are there by now; say whether any was.
+
+    To be asked before a run is left to wait, until it says no: what came while something else of it
+    was recorded was taken in with that, and wakes nobody any more.
+    """
+    before = context.run.steps
     for row in [row for row in context.actions if row.is_awaited]:
         await settle_action(services, context, row)
+    return context.run.steps != before
 
 
 async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:

@@ -17,13 +17,16 @@ from vedette.domain.entry import Draft
 from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import ASK_TOOL
 from vedette.engine import action_holds, tool_calls
 from vedette.engine.circuit_breaker import Breaker, Leave
+from vedette.engine.escrow import return_escrow
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.task_progress import TaskProgress
 from vedette.engine.turn import observe_effect
 
 # What is kept of the error of an outcome, in characters.
@@ -44,6 +47,7 @@ def may_start(services: Services, context: RunContext, row: ActionRow) -> bool:
         and services.store.cluster.is_lease_valid(context.epoch)
         and services.store.steps.is_ready
         and not services.stops.bars_call(context.agent.name, row.tool)
+        and not (context.task is not None and _is_barred_above(services, context.task, row))
         and not is_past_canary(services, context)
     )
 
@@ -230,8 +234,17 @@ async def await_store(services: Services, context: RunContext) -> None:
 
 async def await_pending_stop(services: Services, context: RunContext, row: ActionRow) -> None:
     """Have an effect wait until a stop that was announced is durable: nothing is decided before."""
-    while services.stops.is_stop_pending(context.agent.name, row.tool):  # noqa: ASYNC110 (a commit away)
+    stops, task = services.stops, context.task
+    while stops.is_stop_pending(context.agent.name, row.tool) or (  # noqa: ASYNC110 (a commit away)
+        task is not None and task.is_stop_pending_above(stops, row.tool)
+    ):
         await asyncio.sleep(0.001)
+
+
+def _is_barred_above(services: Services, task: TaskProgress, row: ActionRow) -> bool:
+    """Say whether a stop of an agent above bars a call, announced or in force."""
+    stops = services.stops
+    return task.is_stopped_above(stops, row.tool) or task.is_stop_pending_above(stops, row.tool)
 
 
 # --- what is in the way of a call ------------------------------------------------------------
@@ -387,7 +400,11 @@ async def record_outcome(
             drafts += stored
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
             drafts += context.end_entries([after])
-        step = context.build_step(drafts, [after], now, own_rows=own_rows)
+        moves: dict[str, Any] = {"own_rows": own_rows}
+        if row.tool == ASK_TOOL:
+            returned, moves["returned"] = return_escrow(context, row, after)
+            drafts += returned
+        step = context.build_step(drafts, [after], now, **moves)
         try:
             await context.commit(step)
         except StoreFailed:

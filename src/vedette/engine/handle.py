@@ -84,18 +84,12 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     Returns when to go on with it, None if it is for nobody to go on. Raises as `handle` does.
     """
     check_release(services, context)
-    looked = context.task is None
     while context.run.state not in ("done", "dead"):
         if context.code is not None:
             check_release(services, context)  # its canary may be over by now
         now = services.clock.now_us()
         if context.task is not None and await yield_to_person(services, context, now):
             break
-        if not looked:
-            # What has come may have been what had the run taken up.
-            looked = True
-            await settle_awaited(services, context)
-            continue
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
@@ -114,7 +108,7 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                         await perform_effect(services, context, row)
                     if context.task is not None and context.task.words.is_halted:
                         break  # a person said so while it was called
-        else:
+        elif context.task is None or not await settle_awaited(services, context):
             await record_wait(context, now)
             break
     return None
@@ -285,6 +279,8 @@ async def decide_and_commit(
     while True:
         if services.stops.is_agent_stopped(context.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
+        if context.task is not None and context.task.is_stopped_above(services.stops):
+            raise Superseded("an agent above it was stopped while it reasoned")
         check_release(services, context)
         now = services.clock.now_us()
         if services.gateway.policy_rev != revision:

@@ -296,6 +296,8 @@ class StepWriter:
             self._step_counts.pop(woken, None)
             self._buffer.has_wakes = True
         alerts = self._book_spend(step, last, at_us) if step.spend or step.refunds else ()
+        if step.escrow or step.returned:
+            self._set_aside(step, at_us)
         return CommitResult(CommitStatus.COMMITTED, last, alerts=alerts)
 
     def _book_spend(self, step: Step, last: int, at_us: int) -> tuple[Alert, ...]:
@@ -320,6 +322,14 @@ class StepWriter:
             self._ledger.append([Draft("budget.alerted", fields, last or None)], None, 0, at_us)
         return tuple(alerts)
 
+    def _set_aside(self, step: Step, at_us: int) -> None:
+        """Count what a step sets aside for a child's run, and what is given back of such."""
+        agent, buffer = step.agent or "", self._buffer
+        buffer.totals.set_aside(agent, step.escrow, step.returned, at_us)
+        if step.returned:
+            # Somebody may wait for just this room.
+            buffer.freed_budgets[agent] = buffer.freed_budgets.get(agent, 0) + 1
+
     def _check_fences(self, step: Step) -> CommitStatus | None:
         fences = self._fences
         if step.epoch != fences.epoch_of(step):
@@ -332,14 +342,17 @@ class StepWriter:
 
     def _find_shortage(self, step: Step, now_us: int) -> Shortage | None:
         """Return the limit that has no room for what the step would spend."""
-        totals = self._buffer.totals
-        return totals.find_shortage(step.agent or "", step.limits, step.spend, step.refunds, now_us)
+        totals, agent = self._buffer.totals, step.agent or ""
+        return totals.find_shortage(
+            agent, step.limits, step.spend, step.refunds, now_us, step.escrow
+        )
 
     def _has_budget(self, step: Step, now_us: int) -> bool:
         """Say whether there is room by now for what the step says there is none for."""
         wanted = {unit: amount + step.spend.get(unit, 0) for unit, amount in step.shortfall.items()}
         totals, agent = self._buffer.totals, step.agent or ""
-        return totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us) is None
+        found = totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us, step.escrow)
+        return found is None
 
     def _step_count(self, position: int, agent: str) -> int:
         """Return how many steps a run has taken; -1 if there is none."""
