@@ -407,20 +407,6 @@ class RunContext(Struct):
         self.services.metrics.count("rows_refused", agent=self.agent.name, what="row")
         return Superseded(f"the row is not what the ledger says: {fault}")
 
-    def end_kind(self, row: ActionRow) -> str:
-        """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
-        tool = self.agent.tools.get(row.tool)
-        settles = None if tool is None else tool.settles
-        unsure = not row.is_awaited and (
-            row.tries > 0
-            or row.waits == "policy"
-            or row.effect in ("started", "unknown")
-            or self.services.calls.may_have_started(
-                row, settles, others=self.is_loaded and self.services.store.cluster.multi_worker
-            )
-        )
-        return "effect.unknown" if unsure else "effect.cancelled"
-
     # --- entries ----------------------------------------------------------------------------
 
     def body(self, value: Any) -> Body:
@@ -513,7 +499,7 @@ class RunContext(Struct):
         stops_epoch = self.services.stops.epoch
         moves = {**standing, "drafts": drafts, "actions": changed, **moves}
         if self.task is not None and moves["state"] == "done":
-            moves["wakes"] = self.task.parent_wakes
+            moves["wakes"] = (*moves.get("wakes", ()), *self.task.parent_wakes)
         return Step.following(self.run, self.epoch, wait_stop_epoch=stops_epoch, **moves)
 
     def reset_slots(self, now_us: int) -> None:
