@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-STALLED, STEERED, PAUSED, RESUMED, CANCELLED = TASK_KINDS = (
-    "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled",
+STALLED, STEERED, PAUSED, RESUMED, CANCELLED, MOVED = TASK_KINDS = (
+    "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled", "task.moved",
 )  # fmt: skip
 MAX_NOTE = 4000  # characters
 # Of more notes than these the last are told.
@@ -22,7 +22,8 @@ class TaskWords(Struct, frozen=True):
     """Where a task stands by these entries.
 
     `turn` and `at_us` are of the last word of a person that has it go on (0: none was needed), from
-    which its bounds count anew.
+    which its bounds count anew. `moved` is the last move to another release: after which turn, and
+    to which.
     """
 
     notes: tuple[Mapping[str, Any], ...] = ()
@@ -30,6 +31,7 @@ class TaskWords(Struct, frozen=True):
     at_us: int = 0
     paused: bool = False
     cancelled: bool = False
+    moved: tuple[int, str] = (0, "")
 
     @property
     def is_halted(self) -> bool:
@@ -42,12 +44,25 @@ class TaskWords(Struct, frozen=True):
         notes: list[Mapping[str, Any]] = []
         turn = at_us = 0
         paused = cancelled = False
+        moved = (0, "")
         for entry, body in entries:
             kind = entry["kind"]
             paused = kind == PAUSED or (paused and kind not in (RESUMED, STEERED))
             cancelled = cancelled or kind == CANCELLED
+            if kind == MOVED:
+                moved = (int(entry["turn"]), entry["release"])
             if kind in (RESUMED, STEERED):
                 turn, at_us = int(entry["turn"]), int(entry["at"])
             if kind == STEERED and body is not None:
                 notes.append({"by": entry["actor"], "at_us": at_us, "note": body["note"]})
-        return cls(tuple(notes[-_MOST_NOTES:]), turn, at_us, paused, cancelled)
+        return cls(tuple(notes[-_MOST_NOTES:]), turn, at_us, paused, cancelled, moved)
+
+    def find_release(self, last_turn: Mapping[str, Any] | None) -> str:
+        """Return the release that the task runs on: what its last turn, or its last move, names.
+
+        "" if neither does, as before its first turn, or where that is older than such records.
+        """
+        turn, release = self.moved
+        if last_turn is None or (release and turn >= last_turn["turn"]):
+            return release
+        return str(last_turn.get("task", {}).get("release", ""))

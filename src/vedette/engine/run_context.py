@@ -76,7 +76,8 @@ class RunContext(Struct):
     its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
     was accepted (0: that was not read). `is_deferred` says that its judge left it to its model, in
     its first turn. `code` runs the code of a canary release (None: it is the fleet's). A task's run
-    has its progress as `task`; `task_told` is what its turn is told.
+    has its progress as `task`; `task_told` is what its turn is told. One that runs on a release of
+    before (`code` runs it) has the live one as `live_agent`.
     """
 
     services: Services
@@ -108,6 +109,7 @@ class RunContext(Struct):
     code: CanaryCode | None = None
     task: TaskProgress | None = None
     task_told: Mapping[str, Any] = field(default_factory=dict)
+    live_agent: Agent | None = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -277,7 +279,8 @@ class RunContext(Struct):
             trusted_outcomes=frozenset(
                 str(at)
                 for at, row in enumerate(answered)
-                if self.agent.tools[row.tool].output == "trusted"
+                if row.tool in self.agent.tools
+                and self.agent.tools[row.tool].output == "trusted"
                 and "label_output" not in row.obliges
             ),
             row=self.collection_row,
@@ -357,6 +360,8 @@ class RunContext(Struct):
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
+        if self.live_agent is not None and row.tool not in self.live_agent.tools:
+            tool = None  # the fleet does not declare it any more
         fresh, registry, recorded = self.fresh_actions.get(row.id, (None, None, None))
         is_same = registry is self.services.registry and recorded == row.record
         if fresh is not None and is_same and fresh.tool is tool:

@@ -63,8 +63,8 @@ class TaskProgress(Struct):
     """One task's progress.
 
     `told` is what its turns were told, by turn: the names of the conditions that held, and the item
-    that was worked on. `step_items` are its items as the step leaves them that is being made;
-    `history` are its turns.
+    that was worked on. `release` is the one that it runs on ("": not known).
+    `step_items` are its items as the step leaves them that is being made; `history` are its turns.
     """
 
     task: Task
@@ -75,6 +75,7 @@ class TaskProgress(Struct):
     told: dict[int, tuple[frozenset[str], str | None]]
     step_items: dict[str, Item] = field(default_factory=dict)
     history: TaskHistory = field(default_factory=TaskHistory)
+    release: str = ""
 
     @classmethod
     def load(
@@ -104,7 +105,8 @@ class TaskProgress(Struct):
         }
         history = TaskHistory()
         history.load(turns)
-        return cls(task, run.id, began_us, words, items, told, dict(items), history)
+        release = words.find_release(turns[-1] if turns else None)
+        return cls(task, run.id, began_us, words, items, told, dict(items), history, release)
 
     def begin_step(self) -> None:
         """Begin a step with the items as they are durable."""

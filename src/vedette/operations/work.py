@@ -19,8 +19,9 @@ from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Run
 from vedette.domain.task import MAX_GOAL, find_task, task_event
-from vedette.domain.task_words import CANCELLED, MAX_NOTE, PAUSED, RESUMED, STEERED
+from vedette.domain.task_words import CANCELLED, MAX_NOTE, MOVED, PAUSED, RESUMED, STEERED
 from vedette.engine.services import Services
+from vedette.ledger.history.tasks import find_task_release
 from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
 
@@ -32,6 +33,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "work_pause": {"run": str},
     "work_resume": {"run": str},
     "work_cancel": {"run": str},
+    "work_move": {"run": str},
 }  # fmt: skip
 NEEDED = {
     "work_start": "agent",
@@ -39,9 +41,11 @@ NEEDED = {
     "work_pause": "run",
     "work_resume": "run",
     "work_cancel": "run",
+    "work_move": "run",
 }
 _KINDS = {
     "work_steer": STEERED, "work_pause": PAUSED, "work_resume": RESUMED, "work_cancel": CANCELLED,
+    "work_move": MOVED,
 }  # fmt: skip
 _MAX_INPUTS = 100_000  # bytes
 
@@ -146,10 +150,27 @@ async def _say(
         if not 0 < len(note.strip()) <= len(note) <= MAX_NOTE:
             raise BadCommand(f"a note has 1 to {MAX_NOTE} characters", mend="give --note TEXT")
         more["note"] = note
-    fields = {"agent": run.agent, "actor": str(order.principal)}
+    fields: dict[str, Any] = {"agent": run.agent, "actor": str(order.principal)}
+    if verb == "work_move":
+        fields |= _find_move(services, run)
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+
+
+def _find_move(services: Services, run: Run) -> dict[str, str]:
+    """Return the fields of a task's move to the fleet's release. Raises BadCommand."""
+    fleet, releases = services.fleet, services.task_releases
+    to = fleet.release_of(run.agent, run.key, run.position).release
+    if releases is not None and to == fleet.agent(run.agent).release:
+        releases.read_record()
+        to = releases.live_release(run.agent)
+    if not run.turn:
+        raise BadCommand(f"{run.id} has taken no turn: it begins under the release of that moment")
+    was = find_task_release(services.store, run)
+    if was in ("", to):
+        raise BadCommand(f"{run.id} runs on the release {to[:12]} already")
+    return {"release": to, "what": was, "rule": "person"}
 
 
 def _find_task(services: Services, name: str) -> Run:

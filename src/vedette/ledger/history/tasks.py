@@ -10,11 +10,12 @@ import orjson
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.budget import UNITS
+from vedette.domain.entry import RELEASE_KINDS, releases_of
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import Run
 from vedette.domain.task import Task, find_task
 from vedette.domain.task_item import list_items
-from vedette.domain.task_words import STALLED, TASK_KINDS
+from vedette.domain.task_words import STALLED, TASK_KINDS, TaskWords
 
 
 def list_tasks(
@@ -55,6 +56,8 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
     plan = agent.work
     return {
         **_line(record, run, task),
+        "release": find_task_release(record, run) or None,
+        "live_release": _live_release(record, run.agent),
         "goal": task.goal,
         "inputs": dict(task.inputs),
         # As the last turn was told: what has changed since is found out when it is decided.
@@ -64,6 +67,21 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
         "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
         "said": _words(record, run),
     }
+
+
+def find_task_release(record: StoreReader, run: Run) -> str:
+    """Return the release that a task runs on; "" before its first turn."""
+    words = TaskWords.of(
+        (orjson.loads(raw), None) for _, raw, _ in record.ledger.run_entries(run.id, TASK_KINDS)
+    )
+    return words.find_release(next(record.runs.turns_back(run.id), None) if run.turn else None)
+
+
+def _live_release(record: StoreReader, agent: str) -> str | None:
+    live = None
+    for _, raw, _, _ in record.ledger.walk(RELEASE_KINDS):
+        live = releases_of(orjson.loads(raw)).get(agent, live)
+    return live
 
 
 def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:

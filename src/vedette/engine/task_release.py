@@ -1,0 +1,105 @@
+"""The release that a task runs on: the one that took its last turn, until the task moves.
+
+Which one that is stands on record (`TaskWords.find_release`), so whoever takes the run up finds the
+same. It moves at a hand-off, by a person's word, or because no task may stay on that release; the
+move is durable before anything is done under the other.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from vedette.domain.agent import Agent
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.run import Superseded
+from vedette.domain.task import find_task, record_task
+from vedette.domain.task_words import MOVED
+from vedette.engine.run_context import RunContext
+from vedette.engine.services import CanaryCode, Services
+from vedette.engine.task_control import wait_for_person
+
+_MODES = ("observe", "ask", "act")
+
+
+async def enter_release(services: Services, context: RunContext) -> bool:
+    """Have a task that took a turn go on under its own release; False if it waits for a person.
+
+    Raises as `RunContext.commit`.
+    """
+    task, releases, name = context.task, services.task_releases, context.agent.name
+    if task is None or releases is None or not context.run.turn or task.words.is_halted:
+        return True
+    live = services.fleet.agent(name)
+    if task.release in ("", context.agent.release) or live.work is None:
+        return True
+    releases.read_record()
+    opened: CanaryCode | str
+    try:
+        if releases.is_withdrawn(name, task.release):
+            opened = "withdrawn"
+        else:
+            opened = await releases.open_code(name, task.release)
+        if isinstance(opened, str):
+            # This worker may not have heard yet of what the record says the fleet runs.
+            is_trial = context.code is not None
+            to = context.agent.release if is_trial else releases.live_release(name)
+            await _move(context, to, opened)
+            if to == context.agent.release:
+                return True
+            opened = await releases.open_code(name, to)
+    except BadCommand as error:
+        why = f"the release {task.release[:12]} that it runs on is not at hand: {error}"
+        await wait_for_person(services, context, why, services.clock.now_us())
+        return False
+    if isinstance(opened, str):
+        raise Superseded(f"this worker does not run the release of {name} yet")
+    _take_up(context, opened, live)
+    return True
+
+
+def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
+    """Go on under a former release; what its mode asks for beyond the live one's it has not."""
+    assert context.task is not None
+    mode = min(code.agent.requested_mode, live.requested_mode, key=_MODES.index)
+    context.agent, context.code = replace(code.agent, requested_mode=mode), code
+    context.live_agent = live
+    # How long it may take is the release's to say, where its event does not.
+    pinned = {"task": record_task(context.task.task)}
+    task = find_task(context.agent, context.event, pinned)
+    context.task.task = context.task.task if task is None else task
+
+
+async def leave_release(services: Services, context: RunContext, now: int) -> bool:
+    """Move a task that is about to begin a context to the release that the fleet runs.
+
+    Says whether it moved: then its run is to be looked at afresh. Raises as `RunContext.commit`.
+    """
+    task, releases = context.task, services.task_releases
+    if task is None or releases is None or not task.history.ends_context(context.actions):
+        return False
+    to = releases.live_release(context.agent.name)
+    if to == task.release:
+        return False
+    await _move(context, to, "hand_off")
+    return True
+
+
+def require_former(services: Services, context: RunContext) -> None:
+    """Raise Superseded if a task's run has to be looked at afresh: another release was made, or its
+    own was withdrawn. Raises StoreFailed.
+    """
+    assert context.code is not None
+    assert services.task_releases is not None
+    services.task_releases.read_record()
+    name = context.agent.name
+    is_same = services.fleet.agents.get(name) is context.live_agent
+    if not (is_same and services.has_code(context.code)):
+        raise Superseded(f"another release of {name} was made, or one was withdrawn")
+
+
+async def _move(context: RunContext, to: str, rule: str) -> None:
+    task, now = context.task, context.services.clock.now_us()
+    assert task is not None
+    moved = context.entry(MOVED, turn=context.run.turn, release=to, what=task.release, rule=rule)
+    await context.commit(context.build_step([moved], [], now))
+    task.release = to
