@@ -337,6 +337,23 @@ async def test_policy_is_the_live_one(tmp_path: Path) -> None:
         assert {(r.tool, r.decided) for r in rows if r.turn == 2} == {("wire.send", "deny")}
 
 
+@pytest.mark.parametrize("verb", ["agent_release", "agent_canary"])
+async def test_a_judge_of_one_turn_is_no_release_of_an_agent_that_takes_tasks(
+    tmp_path: Path, verb: str
+) -> None:
+    async with running(tmp_path, workers=True) as made:
+        old = release_digest(made.agent)
+        made.write("new")
+        path = made.agent / "judge.py"
+        path.write_text(path.read_text().replace("judge_outcomes", "later_turns"))
+        more = {"share_milli": 500} if verb == "agent_canary" else {}
+        with pytest.raises(BadCommand, match="several turns, and it has one") as error:
+            await made.give(verb, agent="worker", **more)
+        assert error.value.where == "worker/judge.py"
+        assert made.fleet.app.services.fleet.agent("worker").release == old
+        assert made.fleet.entries("agent.released", "canary.started") == []
+
+
 # --- where its files are ----------------------------------------------------------------------
 
 

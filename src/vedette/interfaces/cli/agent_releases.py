@@ -254,6 +254,9 @@ def canary_lines(one: Mapping[str, Any]) -> list[str]:
     ]
     if not one["can_find_fault"]:
         lines.append("  too few keys so far: one that failed on each of its own would not be found")
+    if one["others"]:
+        compared = ours["keys"] + theirs["keys"]
+        lines.append(f"  {one['others']:,} runs of other keys are not compared: {compared:,} are")
     for measure, marked in ours["marked"].items():
         if marked or theirs["marked"][measure]:
             chance = one["probability_millionth"][measure] / 1e6
