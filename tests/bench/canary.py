@@ -4,7 +4,7 @@ Four quiet agents with ten events a second each, beside one whose release is goo
 a canary of half its keys whose release is bad: its judge raises, it acts five times as often, or it
 asks for what a person has to decide. The engine compares and aborts as it does in `vedette run`,
 and the canary is begun anew as soon as it was, so that there is one nearly always, which is worse
-than life. Without and with alternate in one run, A B A B A B. Held against the promise: the others' p99
+than life. Without and with alternate in one run, A B A B A B. Held against the promise: their p99
 beside it at most 1.2 times what it is without, where the parts without differ by that much among
 themselves; nothing is lost, and the canaries are aborted, by the engine alone.
 """
@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.canary", description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each of the six parts")
     parser.add_argument("--rate", type=float, default=40.0, help="events/s of the others together")
-    parser.add_argument("--own", type=float, default=4.0, help="events/s of the canary's agent")
+    parser.add_argument("--own", type=float, default=8.0, help="events/s of the canary's agent")
     parser.add_argument("--only", choices=tuple(FAULTS))
     options = parser.parse_args(argv)
     pace = {"seconds": options.seconds, "per_second": options.rate, "own": options.own}
