@@ -91,9 +91,10 @@ class Daemon(ModelDaemon):
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path) as made:
+    made = Daemon(tmp_path)
+    with made:
         yield made
-        made._client.close()
+    made._client.close()
 
 
 def test_running_tasks_finish_on_the_old_release_beside_new_ones(daemon: Daemon) -> None:

@@ -40,8 +40,9 @@ _HEAD = "        data = briefing.event.data\n"
 FAULTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "errors": ('        raise RuntimeError("bad")\n', frozenset({"errors", "ceiling"})),
     "cost": (
+        "        more = range(5)\n"
         '        data = {**data, "do": [{**one, "args": {**one["args"], "text": '
-        'f"{one["args"]["text"]} {n}"}} for one in data["do"] for n in range(5)]}\n',
+        'one["args"]["text"] + str(n)}} for one in data["do"] for n in more]}\n',
         frozenset({"actions"}),
     ),
     "actions": (
@@ -119,7 +120,9 @@ async def run_fault(folder: Path, fault: str, pace: Mapping[str, float]) -> Foun
             sent += len(took)
             for one in work:
                 one.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+            for ended in await asyncio.gather(*work, return_exceptions=True):
+                if not isinstance(ended, asyncio.CancelledError):
+                    raise AssertionError(f"{fault}: it ended by itself: {ended!r}")
             if fleet.app.canaries.running:
                 about = {"agent": "noisy"}
                 await dispatch(fleet.app.commands, "agent_canary_end", fleet.order(), about)

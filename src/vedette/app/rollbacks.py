@@ -21,8 +21,8 @@ from vedette.domain.base.errors import (
 )
 from vedette.domain.roles import require_role
 from vedette.ledger.history.release_history import (
-    ReleasePeriod,
     count_memory_changes,
+    find_end,
     find_former_release,
     find_memory_differences,
     read_release_history,
@@ -75,7 +75,7 @@ async def roll_back(
             what = f"the files of release {target.release[:12]} of {name} are not kept here"
             mend = "bring its folder back from where it is kept, and `vedette agent release`"
             raise BadCommand(what, mend=mend)
-        moves, shared = _memory_moves(releases, made, target)
+        moves, shared = _memory_moves(releases, made, find_end(periods, target) or target.entry)
         answer: dict[str, Any] = {
             "agent": name, "was": before, "release": target.release, "since": target.at,
             "in_force": {
@@ -113,10 +113,10 @@ async def roll_back(
 
 
 def _memory_moves(
-    releases: Releases, made: Agent, target: ReleasePeriod
+    releases: Releases, made: Agent, since: int
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return what returns the memories that an agent alone reads, by kind of entry; and the names
-    of those that changed in banks which others read, too.
+    """Return what returns the memories that an agent alone reads to where they stood at an entry,
+    by kind of entry; and the names of those that changed in banks which others read, too.
     """
     services = releases.services
     own = {one.bank for one in made.scopes}
@@ -125,7 +125,7 @@ def _memory_moves(
     moves: dict[str, list[str]] = {"memory.retired": [], "memory.restored": []}
     shared: list[str] = []
     stands = services.store.memories.all()
-    for name, was_active in find_memory_differences(services.store.ledger, target.entry).items():
+    for name, was_active in find_memory_differences(services.store.ledger, since).items():
         bank, state = name.partition("/")[0], stands[name].state if name in stands else "erased"
         if bank not in own or state not in ("active", "off") or was_active == (state == "active"):
             continue

@@ -51,6 +51,7 @@ class FormerReleases(Struct):
     _opened: dict[tuple[str, str], OpenedCode] = field(default_factory=dict)
     _used_us: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     def read_record(self) -> None:
         """Read off the record which releases were made, and withdrawn. Raises StoreFailed.
@@ -97,6 +98,7 @@ class FormerReleases(Struct):
             opened = await self._open(made)
             await self._close_code(key)  # one that was withdrawn, and made again
             self._opened[key], self.services.former_code[key] = opened, opened.code
+            self._begun.set()
             return opened.code
 
     def _load(self, name: str, release: str) -> Agent:
@@ -154,6 +156,9 @@ class FormerReleases(Struct):
     async def watch(self) -> None:
         """Let go of what is not used for as long as the fleet runs."""
         while True:
+            if not self._opened:
+                self._begun.clear()
+                await self._begun.wait()
             await asyncio.sleep(_EVERY_S)
             await self.close_idle()
 

@@ -58,11 +58,16 @@ async def enter_release(services: Services, context: RunContext) -> bool:
 
 
 def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
-    """Go on under a former release; what its mode asks for beyond the live one's it has not."""
+    """Go on under a former release, with no mode, memory or ceiling beyond the live one's."""
     assert context.task is not None
-    mode = min(code.agent.requested_mode, live.requested_mode, key=_MODES.index)
-    context.agent, context.code = replace(code.agent, requested_mode=mode), code
-    context.live_agent = live
+    former, readable = code.agent, {(one.bank, one.scope) for one in live.scopes}
+    context.agent = replace(
+        former,
+        requested_mode=min(former.requested_mode, live.requested_mode, key=_MODES.index),
+        scopes=tuple(one for one in former.scopes if (one.bank, one.scope) in readable),
+        rate_limits=live.rate_limits,
+    )
+    context.code, context.live_agent = code, live
     # How long it may take is the release's to say, where its event does not.
     pinned = {"task": record_task(context.task.task)}
     task = find_task(context.agent, context.event, pinned)

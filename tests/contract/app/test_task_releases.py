@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.pg import server
 from tests.task_fleet import Greeter, asks_hand_off, fenced, task_fleet
 
 import vedette.engine.task_release as engine
 from vedette.app.backup import back_up
 from vedette.config.agent_folder import release_digest
+from vedette.config.deployment import Deployment, GatewayPlan
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call
@@ -197,6 +199,65 @@ async def test_a_person_moves_one_task(tmp_path: Path) -> None:
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
         await made.answer(other)
         assert made.turns(other) == [("old", old)] * 3
+
+
+async def test_a_paused_task_that_is_moved_stays_paused_and_is_listed(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        run = await made.start()
+        await made.give("work_pause", run=run)
+        await made.fleet.wait_until_idle()
+        new = made.write("new")
+        await made.give("agent_release", agent="worker")
+        await made.give("work_move", run=run)
+        await made.fleet.wait_until_idle()
+        assert made.run(run).waits == "person"
+        (row,) = made.fleet.app.store.runs.actions(run)
+        await made.fleet.approve(row)
+        await made.fleet.wait_until_idle()
+        assert len(made.turns(run)) == 1
+        said = show_task(made.fleet.app.store, made.fleet.app.services.fleet.agents, run)["said"]
+        assert [one["kind"] for one in said] == ["task.paused", "task.moved"]
+        await made.give("work_resume", run=run)
+        await made.fleet.wait_until_idle()
+        assert made.turns(run)[1:] == [("new", new)] * 2
+
+
+@pytest.mark.parametrize(("rule", "yaml"), [("limits", "collection: other_notes"), ("host", "")])
+async def test_a_release_that_cannot_be_kept_beside_is_left_at_once(
+    tmp_path: Path, rule: str, yaml: str
+) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        new = made.write("new")
+        if yaml:
+            path = made.agent / "agent.yaml"
+            text = path.read_text()
+            assert "collection: worker_notes" in text
+            path.write_text(text.replace("collection: worker_notes", yaml))
+            new = release_digest(made.agent)
+            await made.fleet.restart()
+        else:
+            await made.give("agent_release", agent="worker")
+            former = made.fleet.app.former_releases
+            gateway = GatewayPlan(("127.0.0.1", 0), ("worker",), is_gateway=True)
+            former.settings = replace(former.settings, deployment=Deployment(gateway=gateway))
+        await made.answer(run)
+        assert made.moves(run) == [(old, new, rule)]
+        assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
+
+
+async def test_its_ceilings_are_the_live_ones(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        path = made.agent / "agent.yaml"
+        path.write_text(path.read_text() + "ceilings: {effects_per_minute: 1}\n")
+        await made.give("agent_release", agent="worker")
+        await made.answer(run)
+        assert made.turns(run)[:2] == [("old", old)] * 2
+        (stop,) = made.fleet.entries("stop.set")
+        assert stop["what"] == "agent:worker"
 
 
 async def test_all_tasks_of_an_agent_are_moved_by_one_order(tmp_path: Path) -> None:

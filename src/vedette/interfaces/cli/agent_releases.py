@@ -180,8 +180,8 @@ def _memory_lines(done: Mapping[str, Any]) -> list[str]:
     lines = []
     if moved is not None:
         lines = [f"  {one['memory']}: {one['state']}, as it was then" for one in moved]
-    elif in_force["memories"]:
-        lines = [f"  {len(in_force['memories'])} would be returned with --memory"]
+    else:
+        lines = [f"  {one}: stays; --memory returns it" for one in in_force["memories"]]
     return [*lines, *(f"  {one}: stays, others read it" for one in in_force["shared_memories"])]
 
 
@@ -296,6 +296,7 @@ def _compare_in_force(
     from vedette.domain.base.errors import BadStore, NotFound
     from vedette.ledger.history.release_history import (
         count_memory_changes,
+        find_end,
         find_release,
         read_release_history,
     )
@@ -307,9 +308,9 @@ def _compare_in_force(
                 periods[0] if side in (LIVE, FOLDER) else find_release(periods, side)
                 for side in sides
             ]
+            ends = [find_end(periods, one) for one in found]
             changes = [
-                0 if side in (LIVE, FOLDER) else count_memory_changes(store.ledger, one.entry)
-                for side, one in zip(sides, found, strict=True)
+                0 if end is None else count_memory_changes(store.ledger, end) for end in ends
             ]
     except (BadStore, NotFound):
         return None

@@ -152,6 +152,12 @@ def find_former_release(periods: list[ReleasePeriod], name: str, to: str | None)
     return target
 
 
+def find_end(periods: list[ReleasePeriod], period: ReleasePeriod) -> int | None:
+    """Return the entry of the ledger that ended a period; None for the present one."""
+    at = periods.index(period)
+    return periods[at - 1].entry if at else None
+
+
 class WaitingFolder(Struct, frozen=True):
     """A folder that a start does not release: `release` runs, as `entry` of the ledger says."""
 

@@ -15,7 +15,7 @@ from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import Run
 from vedette.domain.task import Task, find_task
 from vedette.domain.task_item import list_items
-from vedette.domain.task_words import STALLED, TASK_KINDS, TaskWords
+from vedette.domain.task_words import MOVED, STALLED, TASK_KINDS, TaskWords
 
 
 def list_tasks(
@@ -114,6 +114,8 @@ def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
     words = []
     for _, raw, data in record.ledger.run_entries(run.id, TASK_KINDS):
         entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
+        if entry["kind"] == MOVED and data is None:
+            body = {"reason": f"{entry['rule']}: {entry['what'][:12]} -> {entry['release'][:12]}"}
         said = body.get("note", body.get("why" if entry["kind"] == STALLED else "reason"))
         words.append(
             {
