@@ -31,6 +31,10 @@ class OpenedCode(Struct):
     close: Callable[[], Awaitable[None]]
 
 
+async def stay_open() -> None:
+    """Let go of nothing: what runs the code is somebody else's."""
+
+
 async def open_canary_code(
     settings: Settings, services: Services, live: Lessons, agent: Agent, *, place: str = "canaries"
 ) -> OpenedCode:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.app.canaries import Canaries
-from vedette.app.canary_code import open_canary_code
+from vedette.app.canary_code import OpenedCode, open_canary_code, stay_open
 from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
@@ -55,7 +55,7 @@ from vedette.engine.model_calls import Models
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.wakeups import jump_entry
 from vedette.engine.scheduler.watchdog import Watchdog
-from vedette.engine.services import Services
+from vedette.engine.services import CanaryCode, Services
 from vedette.memory.retrieval import Recall
 from vedette.memory.training_set import Lessons
 from vedette.operations.commands import Commands
@@ -263,10 +263,14 @@ async def _open_app(
     releases = Releases(settings, services, lessons, dispatcher, rollout, scopes, missing)
     open_code = partial(open_canary_code, settings, services, lessons)
     canaries = Canaries(releases, open_code)
-    former = FormerReleases(
-        settings, services, dispatcher,
-        lambda made: open_code(made, place=f"former/{made.release[:16]}"),
-    )  # fmt: skip
+
+    async def open_former(made: Agent) -> OpenedCode:
+        if reasoners is None:
+            return await open_code(made, place=f"former/{made.release[:16]}")
+        # What reasons in the place of agents' code does so for every release of them.
+        return OpenedCode(CanaryCode(made, reasoners, services.tool_executor), stay_open)
+
+    former = FormerReleases(settings, services, dispatcher, open_former)
     services.task_releases = former
     commands.releases, commands.canaries = releases, canaries
     if not settings.store.visit:

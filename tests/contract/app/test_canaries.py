@@ -517,5 +517,5 @@ async def test_a_repeated_order_is_not_done_again(tmp_path: Path) -> None:
         await roll_back(made.fleet.app.releases, back, "worker", old)
         for to in (old, None):
             with pytest.raises(AlreadyDone):
-                await made.fleet.app.releases.rollback(back, "worker", to)
+                await roll_back(made.fleet.app.releases, back, "worker", to)
         assert made.fleet.app.services.fleet.agent("worker").release == old
