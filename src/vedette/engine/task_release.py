@@ -29,26 +29,25 @@ async def enter_release(services: Services, context: RunContext) -> bool:
     task, releases, name = context.task, services.task_releases, context.agent.name
     if task is None or releases is None or not context.run.turn or task.words.is_halted:
         return True
-    live = services.fleet.agent(name)
-    if task.release in ("", context.agent.release) or live.work is None:
+    live, own, is_trial = services.fleet.agent(name), task.release, context.code is not None
+    if not own or live.work is None:
         return True
     releases.read_record()
+    is_withdrawn = releases.is_withdrawn(name, own)
+    # A canary's is in no record of releases. This worker may not have heard yet of the last one.
+    if own == context.agent.release and (is_trial or not is_withdrawn):
+        return True
     opened: CanaryCode | str
     try:
-        if releases.is_withdrawn(name, task.release):
-            opened = "withdrawn"
-        else:
-            opened = await releases.open_code(name, task.release)
+        opened = "withdrawn" if is_withdrawn else await releases.open_code(name, own)
         if isinstance(opened, str):
-            # This worker may not have heard yet of what the record says the fleet runs.
-            is_trial = context.code is not None
             to = context.agent.release if is_trial else releases.live_release(name)
             await _move(context, to, opened)
             if to == context.agent.release:
                 return True
             opened = await releases.open_code(name, to)
     except BadCommand as error:
-        why = f"the release {task.release[:12]} that it runs on is not at hand: {error}"
+        why = f"the release {own[:12]} that it runs on is not at hand: {error}"
         await wait_for_person(services, context, why, services.clock.now_us())
         return False
     if isinstance(opened, str):

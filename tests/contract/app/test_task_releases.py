@@ -16,6 +16,7 @@ from tests.task_fleet import Greeter, asks_hand_off, fenced, task_fleet
 
 import vedette.engine.task_release as engine
 from vedette.app.backup import back_up
+from vedette.app.release_archive import pack_files
 from vedette.config.agent_folder import release_digest
 from vedette.config.deployment import Deployment, GatewayPlan
 from vedette.config.settings import StorePlan
@@ -359,6 +360,7 @@ async def test_a_tool_that_the_fleet_does_not_declare_any_more_is_not_used(tmp_p
         (refused,) = (e for e in made.fleet.entries("action.refused") if e["run"] == run)
         assert "wire.send" in made.fleet.body(refused["seq"])["why"]
         assert made.world.effects("wire.send") == 0
+        assert {r.tool for r in made.fleet.app.store.runs.actions(run)} == {"big.send"}
         # What was to be asked about is denied, be it approved.
         made.drop_tool("big.send")
         (made.agent / "done.yaml").unlink()
@@ -448,16 +450,19 @@ async def test_a_backup_has_the_releases_that_tasks_run_on(tmp_path: Path) -> No
         assert made.turns(run) == [("old", old)] * 3
 
 
-async def test_a_release_that_is_nowhere_has_its_tasks_wait_for_a_person(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["bm90aGluZw==", pack_files({"judge.py": b"import os"})])
+async def test_a_release_that_is_nowhere_has_its_tasks_wait_for_a_person(
+    tmp_path: Path, kept: str
+) -> None:
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
         run = await made.start()
         new = made.write("new")
         await made.give("agent_release", agent="worker")
         shutil.rmtree(tmp_path / "state" / "releases" / old)
-        # As if it was kept by a version that had no archive.
-        await made.fleet.app.store.commands.set_meta(f"release/worker/{old}", "bm90aGluZw==")
+        await made.fleet.app.store.commands.set_meta(f"release/worker/{old}", kept)
         await made.answer(run)
+        assert {path.name for path in (tmp_path / "state/releases").iterdir()} == {new}
         assert made.run(run).waits == "person"
         (stalled,) = made.fleet.entries("task.stalled")
         assert old[:12] in made.fleet.body(stalled["seq"])["why"]
@@ -506,8 +511,11 @@ async def test_a_crash_about_a_move_moves_it_once(
         assert made.world.texts() == ["old 1", "new 2"]
 
 
-async def test_a_worker_that_has_not_heard_of_a_release_moves_no_task_back(tmp_path: Path) -> None:
-    """Of two workers on one store one hears of a release, and of its withdrawal, later."""
+@pytest.mark.parametrize("rule", ["person", "withdrawn"])
+async def test_a_worker_that_has_not_heard_of_a_release_moves_no_task_back(
+    tmp_path: Path, rule: str
+) -> None:
+    """Of two workers on one store one hears of a release, and of a withdrawal, later."""
     url = tmp_path / "url"
     url.write_text(server(fsync=False).fresh())
     plan = StorePlan("postgresql", url_file=str(url))
@@ -523,15 +531,17 @@ async def test_a_worker_that_has_not_heard_of_a_release_moves_no_task_back(tmp_p
         async with fleet:
             other = Fleet(fleet, made.world)
             new = other.write("new")
-            await other.give("agent_release", agent="worker")
-            await other.give("work_move", run=run)
+            withdraws = rule == "withdrawn"
+            await other.give("agent_release", agent="worker", move_tasks=withdraws)
+            if not withdraws:
+                await other.give("work_move", run=run)
         # The first has neither heard of it nor has its files.
         assert one.app.services.fleet.agent("worker").release == old
         (row,) = one.app.store.runs.actions(run)
         await one.approve(row)
         await wait_until(lambda: len(made.turns(run)) == 3, 30)
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
-        assert made.moves(run) == [(old, new, "person")]
+        assert made.moves(run) == [(old, new, rule)]
 
 
 # --- a model's task ---------------------------------------------------------------------------
