@@ -15,7 +15,7 @@ ARGS ?=
 SEED ?=
 
 .PHONY: help setup run test check fast long faults io-errors clients jepsen lock replay-real kill-real bench-line bench-start \
-  bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
+  bench-latency bench-idle bench-standing bench-canary bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
   simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls
@@ -142,6 +142,10 @@ bench-sleep: ## 10,000 runs that wait: start, CPU at rest and over 30 virtual da
 bench-standing: ## The others' p99 beside an endless loop, a memory eater, a storm, a hanging target
 	@tools/setup
 	@$(BIN)/python -m tests.bench.standing $(ARGS)
+
+bench-canary: ## The others' p99 beside a bad release in a canary, A B A B; how soon it is aborted (5 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.canary $(ARGS)
 
 bench-opa: ## One decision by the embedded engine, by OPA's Wasm and by an OPA server: p50, p99, CPU
 	@tools/setup

@@ -1,4 +1,4 @@
-"""Wiring of what runs a canary release: reasoners and tools of its own, in workers of its own.
+"""Wiring of what runs a canary, or a release of before: reasoners and tools in workers of its own.
 
 So what its code does (it hangs, it takes memory, it ends its process) is held against nobody else's
 workers, and nothing that runs the present release is touched.
@@ -31,21 +31,27 @@ class OpenedCode(Struct):
     close: Callable[[], Awaitable[None]]
 
 
+async def stay_open() -> None:
+    """Let go of nothing: what runs the code is somebody else's."""
+
+
 async def open_canary_code(
-    settings: Settings, services: Services, live: Lessons, agent: Agent
+    settings: Settings, services: Services, live: Lessons, agent: Agent, *, place: str = "canaries"
 ) -> OpenedCode:
     """Wire what runs a canary's code, and make it once; `live` decides what it is taught.
 
-    Its judge makes no checkpoint: a key that comes back is taken up from the release's own.
+    Its workers' locks lie below `place` of the state folder. Its judge makes no checkpoint: a key
+    that comes back is taken up from the release's own.
     Raises what making it raises.
     """
     from vedette.adapters.identity.secrets import with_secrets
 
-    alone, state = Fleet(services.fleet.name, {agent.name: agent}), settings.state / "canaries"
+    alone, state = Fleet(services.fleet.name, {agent.name: agent}), settings.state / place
     async with AsyncExitStack() as stack:
         judge_folder, model_folder = (state / agent.name / part for part in ("judge", "model"))
         # One by one: what `parents` makes has the modes of the umask.
-        for folder in (state, state / agent.name, judge_folder, model_folder):
+        own = state / agent.name
+        for folder in (state.parent, state, own, judge_folder, model_folder):
             folder.mkdir(mode=0o700, exist_ok=True)
         pool = open_pool(settings, alone, services.metrics, folder=judge_folder)
         model_pool = open_model_pool(settings, alone, services.metrics, model_folder)

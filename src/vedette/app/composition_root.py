@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.app.canaries import Canaries
-from vedette.app.canary_code import open_canary_code
+from vedette.app.canary_code import OpenedCode, open_canary_code, stay_open
 from vedette.app.model_workers import open_model_pool
 from vedette.app.policy_engines import close_stage
 from vedette.app.policy_rollout import NoPolicy, open_rollout
 from vedette.app.reasoner_plugins import WorkerContext, build_reasoners, close_models
+from vedette.app.release_archive import keep_in_store
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.start_releases import apply_start_releases
 from vedette.app.stores import ledger_key_name, open_store
+from vedette.app.task_releases import FormerReleases
 from vedette.app.workers import (
     Containment,
     assess_containment,
@@ -53,7 +55,7 @@ from vedette.engine.model_calls import Models
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.wakeups import jump_entry
 from vedette.engine.scheduler.watchdog import Watchdog
-from vedette.engine.services import Services
+from vedette.engine.services import CanaryCode, Services
 from vedette.memory.retrieval import Recall
 from vedette.memory.training_set import Lessons
 from vedette.operations.commands import Commands
@@ -97,6 +99,7 @@ class App:
     rollout: Rollout
     releases: Releases
     canaries: Canaries
+    former_releases: FormerReleases
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     model_pool: WorkerPool | None = None
@@ -130,6 +133,7 @@ class App:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
         await self.canaries.close()
+        await self.former_releases.close()
         await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
@@ -229,6 +233,8 @@ async def _open_app(
         for name in waiting.missing:
             services.stops.pause(name, "release")
         loads = _fleet_loaded_draft(loaded, versions, waiting.missing, settings.store.visit)
+        if not settings.store.visit:
+            await keep_in_store(store, fleet.agents.values())
         await record_start(services, rollout, lessons, [opened, loads, *jumped])
         await _store_displays(settings, store)
         if not settings.store.visit:
@@ -256,14 +262,24 @@ async def _open_app(
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
     missing = dict(waiting.missing)
     releases = Releases(settings, services, lessons, dispatcher, rollout, scopes, missing)
-    canaries = Canaries(releases, partial(open_canary_code, settings, services, lessons))
+    open_code = partial(open_canary_code, settings, services, lessons)
+    canaries = Canaries(releases, open_code)
+
+    async def open_former(made: Agent) -> OpenedCode:
+        if reasoners is None:
+            return await open_code(made, place=f"former/{made.release[:16]}")
+        # What reasons in the place of agents' code does so for every release of them.
+        return OpenedCode(CanaryCode(made, reasoners, services.tool_executor), stay_open)
+
+    former = FormerReleases(settings, services, dispatcher, open_former)
+    services.task_releases = former
     commands.releases, commands.canaries = releases, canaries
     if not settings.store.visit:
         rollout.load_releases = releases.live_agents
         troubles += await canaries.restore()
     return App(
         settings, loaded, services, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, canaries, troubles, pool, model_pool, fed, contained,
+        releases, canaries, former, troubles, pool, model_pool, fed, contained,
         StateIdentity.of(settings.state),
     )  # fmt: skip
 

@@ -25,7 +25,10 @@ def build_followers(
     """
     from vedette.config.deployment import TelemetryPlan
 
-    found: list[tuple[str, Coroutine[Any, Any, None]]] = [("canaries", app.canaries.watch(trouble))]
+    found: list[tuple[str, Coroutine[Any, Any, None]]] = [
+        ("canaries", app.canaries.watch(trouble)),
+        ("former releases", app.former_releases.watch()),
+    ]
     if app.settings.deployment.telemetry != TelemetryPlan():
         from vedette.app.followers.telemetry import telemetry_followers
 

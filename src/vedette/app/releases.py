@@ -10,7 +10,7 @@ takes nothing of that agent's until it can.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from vedette.app.release_archive import keep_in_store
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
 from vedette.config.agent_snapshot import load_released_agent
@@ -50,14 +51,10 @@ from vedette.engine.reservation import (
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Services
 from vedette.ledger.history.release_history import (
-    count_memory_changes,
-    find_former_release,
     find_waiting_folders,
-    read_release_history,
 )
 from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import ChangedAgent, Commands, Order
-from vedette.operations.release_comparison import find_wider_requests
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -65,8 +62,7 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
 
 VERBS: Mapping[str, Mapping[str, type]] = {
-    "agent_release": {"agent": str},
-    "agent_rollback": {"agent": str, "to": str, "policy": bool, "confirm": str},
+    "agent_release": {"agent": str, "move_tasks": bool},
 }
 NEEDED = dict.fromkeys(VERBS, "agent")
 
@@ -103,8 +99,10 @@ class Releases(Struct):
 
     # --- a person's order ---------------------------------------------------------------------
 
-    async def release(self, order: Order, name: str) -> dict[str, Any]:
+    async def release(self, order: Order, name: str, *, move_tasks: bool = False) -> dict[str, Any]:
         """Make the present content of an agent's folder its release; return what became of it.
+
+        With `move_tasks` no task of it stays on another.
 
         Raises NotFound for what is no agent of the running fleet; BadCommand for what needs a
         restart, for a folder that does not pass its check, and for code that cannot be loaded;
@@ -112,7 +110,7 @@ class Releases(Struct):
         """
         self.check_order(order, name, "agent_release")
         async with self.order_lock:
-            return await self._release(order, name)
+            return await self._release(order, name, move_tasks)
 
     def check_order(self, order: Order, name: str, verb: str) -> None:
         """Refuse an order that may not be given, was carried out, or lacks what it needs."""
@@ -125,7 +123,7 @@ class Releases(Struct):
             mend = "a new agent is taken up when the fleet is started again"
             raise NotFound(f"the fleet runs no agent {name!r}", mend=mend)
 
-    async def _release(self, order: Order, name: str) -> dict[str, Any]:
+    async def _release(self, order: Order, name: str, move_tasks: bool) -> dict[str, Any]:
         current = self.services.fleet.agent(name)
         before = current.release
         if not self.settings.store.visit:
@@ -135,83 +133,32 @@ class Releases(Struct):
         answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
         waits = name in find_waiting_folders(self.services.store.ledger)
         is_same = made.release == current.release == before
-        if is_same and not waits and name not in self.missing:
+        if is_same and not (waits or move_tasks) and name not in self.missing:
             if order.command_id is not None:
                 await self.services.store.commands.append_entries([], command=order.command_id)
             return {**answer, "changed": False}
-        await self._make_release(order, made, before)
+        await self.make_release(order, made, before, move_tasks=move_tasks)
         return {**answer, "changed": True}
 
-    async def _make_release(
-        self, order: Order, made: Agent, before: str, back_to: int | None = None
+    async def make_release(
+        self,
+        order: Order,
+        made: Agent,
+        before: str,
+        back_to: int | None = None,
+        *,
+        move_tasks: bool = False,
     ) -> None:
         """Make a release that was read the one that runs, in place of `before`."""
         self.refuse_fixed(self.services.fleet.agent(made.name), made)
         place = await self.try_code(made)
+        await keep_in_store(self.services.store, [made])
         async with self._hold_idle(made.name):
             fields = {"agent": made.name, "release": made.release, "what": before,
-                      "back_to": back_to, "actor": str(order.principal)}  # fmt: skip
+                      "back_to": back_to, "actor": str(order.principal),
+                      "moves_tasks": move_tasks or None}  # fmt: skip
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
-
-    async def rollback(
-        self,
-        order: Order,
-        name: str,
-        to: str | None = None,
-        publish: Callable[[int], Awaitable[dict[str, Any]]] | None = None,
-    ) -> dict[str, Any]:
-        """Make a former release of an agent the one that runs, out of its snapshot.
-
-        `to` is the beginning of its digest; without one it is the release before. `publish` makes
-        the content of a policy revision live again, and answers as `policy_rollback`: what was last
-        in force with the release is published first, and where it is refused or is to be confirmed
-        nothing is changed. Raises as `release`; if the policy was published by then, what is
-        raised says so.
-        """
-        self.check_order(order, name, "agent_rollback")
-        async with self.order_lock:
-            periods = read_release_history(self.services.store.ledger, name, runs=False)
-            before, target = periods[0].release, find_former_release(periods, name, to)
-            answer = {
-                "agent": name, "was": before, "release": target.release, "since": target.at,
-                "in_force": {
-                    "policy_rev": target.last_policy_rev, "banks": target.banks,
-                    "memory_changes_since": count_memory_changes(
-                        self.services.store.ledger, target.entry
-                    ),
-                },
-                "policy": None,
-            }  # fmt: skip
-            now_us = self.services.clock.now_us()
-            made = load_released_agent(self.settings, name, target.release, now_us=now_us)
-            if made is None:
-                what = f"the files of release {target.release[:12]} of {name} are not kept here"
-                mend = "bring its folder back from where it is kept, and `vedette agent release`"
-                raise BadCommand(what, mend=mend)
-            answer["wider"] = find_wider_requests(self.services.fleet.agent(name), made)
-            if publish is None:
-                await self._make_release(order, made, before, target.entry)
-                return {**answer, "changed": True}
-            # What refuses the release is found before anything is published.
-            self.refuse_fixed(self.services.fleet.agent(name), made)
-            await self.try_code(made)
-            published = await publish(target.last_policy_rev)
-            answer["policy"] = published
-            if not published["ok"]:
-                return {**published, **answer, "changed": False}
-            try:
-                await self._make_release(order, made, before, target.entry)
-            except (BadCommand, Unavailable) as error:
-                if not published["changed"]:
-                    raise
-                what = (
-                    f"policy revision {published['revision']} is live, and {name} stays release "
-                    f"{before[:12]}: {error.what}"
-                )
-                mend = "give the same order again, or `vedette policy rollback`"
-                raise type(error)(what, where=error.where, mend=mend) from error
-            return {**answer, "changed": True}
 
     def read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
@@ -569,21 +516,5 @@ async def dispatch(
     """Have `Releases` carry out a verb of VERBS. Raises as its methods do."""
     if commands.releases is None:
         raise BadCommand("this fleet's agents are released elsewhere")
-    name = args["agent"]
-    if verb == "agent_release":
-        return await commands.releases.release(order, name)
-    confirm = args.get("confirm")
-
-    async def publish(number: int) -> dict[str, Any]:
-        # An order of its own under an id of its own: a repeat finds it done, and goes on.
-        id = None if order.command_id is None else f"{order.command_id}/policy"
-        try:
-            return await commands.policy_rollback(replace(order, command_id=id), number, confirm)
-        except AlreadyDone:
-            live = commands.rollout.live.number
-            return {"ok": True, "changed": False, "revision": live, "confirm": None}
-
-    if not args.get("policy"):
-        return await commands.releases.rollback(order, name, args.get("to"))
-    require_role(order.principal, order.principal.roles, "policy_rollback")
-    return await commands.releases.rollback(order, name, args.get("to"), publish)
+    moves = bool(args.get("move_tasks"))
+    return await commands.releases.release(order, args["agent"], move_tasks=moves)

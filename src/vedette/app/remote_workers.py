@@ -198,7 +198,10 @@ def add_remote_reasoners(
     def make(name: str) -> JudgeSpec:
         agent = fleet.agents[name]
         taught = lessons.load_lessons(name, clock.now_us())
-        return JudgeSpec(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        return JudgeSpec(
+            agent.folder, agent.charter, taught, agent.limits, release=agent.release,
+            takes_tasks=agent.judges_tasks,
+        )  # fmt: skip
 
     pool = RemotePool()
 

@@ -40,11 +40,12 @@ def build_judge_runner(
     charter: Mapping[str, Any],
     lessons: Sequence[Memory],
     every: int,
+    takes_tasks: bool,
 ) -> JudgeRunner:
     """Wire the judges of a worker process: one, of one agent."""
 
     def make(_: str) -> Judge:
-        return load_judge(Path(folder), charter, lessons, release)
+        return load_judge(Path(folder), charter, lessons, release, takes_tasks=takes_tasks)
 
     return InProcessReasoner(
         make, checkpoint_every=every, digest_of=lambda _: judge_digest(release, lessons)

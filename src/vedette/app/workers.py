@@ -245,7 +245,13 @@ def build_judge_reasoner(
         agent = fleet.agents[name]
         taught = lessons.load_lessons(name, clock.now_us())
         return JudgeSpec(
-            agent.folder, agent.charter, taught, agent.limits, release=agent.release, **often
+            agent.folder,
+            agent.charter,
+            taught,
+            agent.limits,
+            release=agent.release,
+            takes_tasks=agent.judges_tasks,
+            **often,
         )
 
     def prepare_tools(name: str) -> None:
@@ -275,7 +281,10 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
     from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 
     if isinstance(judges, WorkerReasoner):
-        made = JudgeSpec(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        made = JudgeSpec(
+            agent.folder, agent.charter, taught, agent.limits, release=agent.release,
+            takes_tasks=agent.judges_tasks,
+        )  # fmt: skip
         await judges.try_spec(agent.name, made)
 
 

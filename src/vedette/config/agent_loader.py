@@ -134,17 +134,11 @@ def isolate_imports(agent: str, work: Callable[[], T]) -> tuple[T, Callable[[], 
 
 
 def build_judge(agent: Agent, lessons: Sequence[Memory]) -> Judge:
-    """Import an agent's judge.py and make its judge, trained on `lessons`.
-
-    Raises BadFleet, also for a judge of one turn whose agent takes tasks: those have more.
-    """
-    judge = load_judge(Path(agent.folder), agent.charter, lessons, agent.release)
-    has_one = type(judge).judge_outcomes is Judge.judge_outcomes
-    if has_one and agent.work is not None and agent.cascade is None:
-        what = "its agent takes tasks (work:), which take several turns, and it has one"
-        mend = "define judge_outcomes(self, briefing)"
-        raise BadFleet(what, where=f"{agent.name}/judge.py", mend=mend)
-    return judge
+    """Import an agent's judge.py and make its judge, trained on `lessons`. Raises BadFleet."""
+    return load_judge(
+        Path(agent.folder), agent.charter, lessons, agent.release,
+        takes_tasks=agent.judges_tasks,
+    )  # fmt: skip
 
 
 def load_judge(
@@ -152,13 +146,21 @@ def load_judge(
     charter: Mapping[str, Any],
     lessons: Sequence[Memory],
     release: str | None = None,
+    *,
+    takes_tasks: bool = False,
 ) -> Judge:
-    """Make the judge that a folder holds; `release` and what it raises as in `load_module`."""
+    """Make the judge that a folder holds; `release` and what it raises as in `load_module`.
+
+    With `takes_tasks` raises BadFleet for a judge of one turn, too.
+    """
     found = getattr(load_module(folder, "judge", release), "Judge", None)
     where = f"{folder.name}/judge.py"
     if not (isinstance(found, type) and issubclass(found, Judge)):
         mend = "write class Judge(vedette.judging.Judge)"
         raise BadFleet("Judge is not a judge", where=where, mend=mend)
+    if takes_tasks and found.judge_outcomes is Judge.judge_outcomes:
+        what = "its agent takes tasks (work:), which take several turns, and it has one"
+        raise BadFleet(what, where=where, mend="define judge_outcomes(self, briefing)")
     try:
         with convert_disk_errors(folder):
             return found(charter, lessons)

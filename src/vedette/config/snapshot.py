@@ -52,6 +52,15 @@ def keep_snapshot(state: Path, folder: Path) -> Snapshot:
     return Snapshot(release, target_folder)
 
 
+def keep_files(state: Path, name: str, files: dict[str, bytes]) -> Snapshot:
+    """Write the files of a release of an agent to the state folder. Raises BadFleet, OSError."""
+    release = digest_files(files)
+    folder = snapshot_folder(state, release, name)
+    if not _is_intact(folder, release):
+        _write(folder, files)
+    return Snapshot(release, folder)
+
+
 def find_snapshot(state: Path, release: str, name: str) -> Snapshot | None:
     """Return the snapshot of a release; None if it is not here, or is not whole any more."""
     folder = snapshot_folder(state, release, name)

@@ -210,6 +210,11 @@ class Agent(Struct, frozen=True):
         return self.reasoner == "judge"
 
     @property
+    def judges_tasks(self) -> bool:
+        """Say whether its judge takes the turns of tasks: in a cascade its model does."""
+        return self.has_judge and self.work is not None and self.cascade is None
+
+    @property
     def last_reasoner(self) -> str:
         """Return what reasons last for it: of a cascade what asks the model."""
         return self.reasoner if self.cascade is None else "adk"

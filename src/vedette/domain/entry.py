@@ -20,7 +20,7 @@ KINDS = frozenset(
         "store.opened",  # a runner took the store (epoch); for one command only, `what` is visit
         "fleet.loaded",  # the releases of all agents and the versions of all banks
         # A person made its folder the release (before: `what`), or one that an earlier entry
-        # (`back_to`) began; body: reason.
+        # (`back_to`) began; with `moves_tasks` no task stays on another; body: reason.
         "agent.released",
         # Another release runs beside an agent's release (`what`) for a share of its keys,
         # until an instant; body: reason.
@@ -77,6 +77,9 @@ KINDS = frozenset(
         "task.paused",  # a person has a task wait; body: reason
         "task.resumed",  # a person has a task go on, its bounds counted anew; body: reason
         "task.cancelled",  # a person ends a task; body: reason
+        # A task goes on under another release than the one it ran on (`what`), by `rule`; of a
+        # person, body: reason.
+        "task.moved",
         "run.dead",  # dead letter; body: reason
         "run.redriven",  # a person had a dead letter taken up again; body: reason
         "run.dropped",  # a person ended a dead letter, or what they erased, for good; body: reason
@@ -119,7 +122,7 @@ FIELDS = frozenset(
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
         "timeout", "checkpoint", "model_call", "route", "share_milli", "items", "items_done",
-        "joined",
+        "joined", "moves_tasks",
     }
 )  # fmt: skip
 

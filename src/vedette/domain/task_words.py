@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-STALLED, STEERED, PAUSED, RESUMED, CANCELLED = TASK_KINDS = (
-    "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled",
+STALLED, STEERED, PAUSED, RESUMED, CANCELLED, MOVED = TASK_KINDS = (
+    "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled", "task.moved",
 )  # fmt: skip
 # An event joined its run (`vedette.engine.sessions`).
 JOINED = "event.joined"
@@ -26,7 +26,7 @@ class TaskWords(Struct, frozen=True):
 
     `turn` and `at_us` are of the last word of a person that has it go on (0: none was needed), from
     which its bounds count anew. `joined` are the positions of the events of its session that it
-    took in.
+    took in. `moved` is the last move to another release: after which turn, and to which.
     """
 
     notes: tuple[Mapping[str, Any], ...] = ()
@@ -35,6 +35,7 @@ class TaskWords(Struct, frozen=True):
     paused: bool = False
     cancelled: bool = False
     joined: tuple[int, ...] = ()
+    moved: tuple[int, str] = (0, "")
 
     @property
     def is_halted(self) -> bool:
@@ -48,14 +49,27 @@ class TaskWords(Struct, frozen=True):
         turn = at_us = 0
         paused = cancelled = False
         joined: list[int] = []
+        moved = (0, "")
         for entry, body in entries:
             kind = entry["kind"]
             paused = kind == PAUSED or (paused and kind not in (RESUMED, STEERED))
             cancelled = cancelled or kind == CANCELLED
             joined += [entry["cause"]] if kind == JOINED else []
+            if kind == MOVED:
+                moved = (int(entry["turn"]), entry["release"])
             if kind in (RESUMED, STEERED):
                 turn, at_us = int(entry["turn"]), int(entry["at"])
             if kind == STEERED and body is not None:
                 notes.append({"by": entry["actor"], "at_us": at_us, "note": body["note"]})
         told = tuple(notes[-_MOST_NOTES:])
-        return cls(told, turn, at_us, paused, cancelled, tuple(joined))
+        return cls(told, turn, at_us, paused, cancelled, tuple(joined), moved)
+
+    def find_release(self, last_turn: Mapping[str, Any] | None) -> str:
+        """Return the release that the task runs on: what its last turn, or its last move, names.
+
+        "" if neither does, as before its first turn, or where that is older than such records.
+        """
+        turn, release = self.moved
+        if last_turn is None or (release and turn >= last_turn["turn"]):
+            return release
+        return str(last_turn.get("task", {}).get("release", ""))

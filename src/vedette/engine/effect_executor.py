@@ -193,15 +193,18 @@ async def call_target(
 
 
 def is_past_canary(services: Services, context: RunContext) -> bool:
-    """Say whether a run was begun by a canary that is over: it begins nothing more."""
-    code = context.code
-    return code is not None and services.canary_code.get(context.agent.name) is not code
+    """Say whether a run was begun by a canary that is over, or is on a release that is withdrawn:
+    it begins nothing more.
+    """
+    return context.code is not None and not services.has_code(context.code)
 
 
 def refuse_past_canary(services: Services, context: RunContext) -> None:
-    """Raise Superseded if a run's canary is over: the release goes on with it, and decides anew."""
+    """Raise Superseded if a run's canary is over, or its release withdrawn: the fleet's release
+    goes on with it, and decides anew.
+    """
     if is_past_canary(services, context):
-        raise Superseded(f"the canary of {context.agent.name} is over")
+        raise Superseded(f"the release {context.agent.release[:12]} is not to be run any more")
 
 
 async def resolve_lost_effect(

@@ -77,7 +77,8 @@ class RunContext(Struct):
     was accepted (0: that was not read). `is_deferred` says that its judge left it to its model, in
     its first turn. `code` runs the code of a canary release (None: it is the fleet's). A task's run
     has its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its
-    asks lately had no room for.
+    asks lately had no room for. One that runs on a release of before (`code` runs it) has the live
+    one as `live_agent`.
     """
 
     services: Services
@@ -110,6 +111,7 @@ class RunContext(Struct):
     task: TaskProgress | None = None
     task_told: Mapping[str, Any] = field(default_factory=dict)
     escrow_shortages: dict[str, Shortage] = field(default_factory=dict)
+    live_agent: Agent | None = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -283,7 +285,8 @@ class RunContext(Struct):
             trusted_outcomes=frozenset(
                 str(at)
                 for at, row in enumerate(answered)
-                if self.agent.tools[row.tool].output == "trusted"
+                if row.tool in self.agent.tools
+                and self.agent.tools[row.tool].output == "trusted"
                 and "label_output" not in row.obliges
             ),
             row=self.collection_row,
@@ -368,6 +371,8 @@ class RunContext(Struct):
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
+        if self.live_agent is not None and row.tool not in self.live_agent.tools:
+            tool = None  # the fleet does not declare it any more
         fresh, registry, recorded = self.fresh_actions.get(row.id, (None, None, None))
         is_same = registry is self.services.registry and recorded == row.record
         if fresh is not None and is_same and fresh.tool is tool:

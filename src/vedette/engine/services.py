@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -43,6 +43,32 @@ class CanaryCode(Struct):
     ceiling: str | None = None
 
 
+class TaskReleases(Protocol):
+    """The port of the releases of an agent that its tasks may run on, beside the live one."""
+
+    def read_record(self) -> None:
+        """Read off the record which releases were made, and withdrawn, since. Raises StoreFailed.
+
+        `Services.former_code` has none that is withdrawn after it.
+        """
+        ...
+
+    def live_release(self, agent: str) -> str:
+        """Return the release of an agent that the record says the fleet runs."""
+        ...
+
+    def is_withdrawn(self, agent: str, release: str) -> bool:
+        """Say whether no task may stay on a release of an agent."""
+        ...
+
+    async def open_code(self, agent: str, release: str) -> CanaryCode | str:
+        """Return what runs a release's code, or the rule by which its tasks cannot stay on it.
+
+        Raises BadCommand for a release whose files are not kept, or cannot be loaded any more.
+        """
+        ...
+
+
 class Services(Struct):
     """One fleet at work: all that handling its runs needs. Belongs to one event loop.
 
@@ -52,8 +78,9 @@ class Services(Struct):
     for the store to say. `known_values` are those of charter and registry by agent, with the two
     that they were collected from. `catch_up_policy` makes the policy live that the store says is:
     its commit stood although it raised. `canary_code` has what runs the canaries of
-    `fleet.canaries`. `grants` are those of the live policy; `accept_child` makes the event durable
-    of a task that one agent gives another.
+    `fleet.canaries`, `former_code`, by agent and digest, what runs the former releases of
+    `task_releases` that tasks are on here. `grants` are those of the live policy; `accept_child`
+    makes the event durable of a task that one agent gives another.
     """
 
     fleet: Fleet
@@ -85,6 +112,8 @@ class Services(Struct):
     catch_up_policy: Callable[[], Awaitable[None]] | None = None
     canary_code: dict[str, CanaryCode] = field(default_factory=dict)
     accept_child: Callable[[Event], Awaitable[Receipt]] | None = None
+    former_code: dict[tuple[str, str], CanaryCode] = field(default_factory=dict)
+    task_releases: TaskReleases | None = None
 
     def __post_init__(self) -> None:
         self.models.breakers = self.breakers
@@ -97,6 +126,12 @@ class Services(Struct):
         if self.loss_window is None or not self.loss_window.covers(run.position):
             return False
         return not (row.tries > 0 and row.last > self.loss_window.seq)
+
+    def has_code(self, code: CanaryCode) -> bool:
+        """Say whether a release that runs apart is still to be run."""
+        name, release = code.agent.name, code.agent.release
+        former = self.former_code.get((name, release))
+        return former is code or self.canary_code.get(name) is code
 
     def forget_key(self, run: Run) -> None:
         """Forget what was judged and written ahead of commits for a run's key."""

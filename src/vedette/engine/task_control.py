@@ -38,25 +38,30 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
         return True
     if task.task.delegation is not None and await _yield_to_parent(services, context, now):
         return True
-    drafts: list[Draft] = []
     if not task.words.paused:
         if not context.needs_turn and not _is_orphaned(context):
             return False
         why = task.find_stall(context.agent, context.run, context.actions, now)
-        if not why:
-            return False
-        services.metrics.count("stalls", agent=context.agent.name)
-        body = context.body({"why": why})
-        drafts.append(context.entry(STALLED, wait="person", turn=context.run.turn, body=body))
+        if why:
+            await wait_for_person(services, context, why, now)
+        return bool(why)
     run = context.run
-    if drafts or (run.state, run.waits, run.wake_us) != ("waiting", "person", 0):
-        await context.commit(context.build_step(drafts, [], now, **_WAIT))
+    if (run.state, run.waits, run.wake_us) != ("waiting", "person", 0):
+        await context.commit(context.build_step([], [], now, **_WAIT))
     return True
 
 
 def _is_orphaned(context: RunContext) -> bool:
     """Say whether a task waits whose agent takes none any more: nobody could take in what comes."""
     return context.agent.work is None and any(row.is_awaited for row in context.actions)
+
+
+async def wait_for_person(services: Services, context: RunContext, why: str, now: int) -> None:
+    """Have a task's run wait for a person, and say why."""
+    services.metrics.count("stalls", agent=context.agent.name)
+    body = context.body({"why": why})
+    stalled = context.entry(STALLED, wait="person", turn=context.run.turn, body=body)
+    await context.commit(context.build_step([stalled], [], now, **_WAIT))
 
 
 def take_in_notes(context: RunContext) -> bool:

@@ -151,6 +151,10 @@ class TaskHistory(Struct):
             return HandOff(turn, "model", words=said, last_turns=lines), has_ended
         return HandOff(turn, "engine", why, words, lines), has_ended
 
+    def ends_context(self, actions: Sequence[ActionRow]) -> bool:
+        """Say whether its model's context ended with the last turn, by a hand-off."""
+        return self._describe_hand_off(actions, is_withdrawn=False)[1]
+
     def _lines(
         self, actions: Sequence[ActionRow], earlier: HandOff | None, most: int
     ) -> tuple[Mapping[str, Any], ...]:

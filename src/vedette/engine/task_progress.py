@@ -86,7 +86,8 @@ class TaskProgress(Struct):
     that was worked on. `step_items` are its items as the step leaves them that is being made;
     `history` are its turns. `joined` are the events of its session that it took in (None: its
     content is gone), `joined_told` how many of them its turns were told, the last in `joined_turn`.
-    `ended` says why a task is over that was not finished.
+    `ended` says why a task is over that was not finished. `release` is the one that it runs on
+    ("": not known).
     """
 
     task: Task
@@ -101,6 +102,7 @@ class TaskProgress(Struct):
     joined_told: int = 0
     joined_turn: int = 0
     ended: str = ""
+    release: str = ""
 
     @classmethod
     def load(
@@ -131,6 +133,7 @@ class TaskProgress(Struct):
         history.load(turns)
         progress = cls(task, run.id, began_us, TaskWords(), items, told, dict(items), history)
         progress.take_words(store)
+        progress.release = progress.words.find_release(turns[-1] if turns else None)
         for turn in turns:
             if (count := turn.get("task", {}).get("joined", 0)) > progress.joined_told:
                 progress.joined_told, progress.joined_turn = count, turn["turn"]

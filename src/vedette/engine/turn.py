@@ -68,14 +68,16 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     if judgement.deferred or not judgement.proposals:
         return bound
-    roots = context.roots()
+    roots, tools = context.roots(), context.agent.tools
+    if (live := context.live_agent) is not None:
+        tools = {name: tool for name, tool in tools.items() if name in live.tools}
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
             if context.task is not None:
                 context_tools.require_in_place(judgement, ordinal)
             action = bind_proposal(
                 proposal,
-                context.agent.tools,
+                tools,
                 roots,
                 run=context.run.id,
                 turn=context.run.turn + 1,
@@ -434,7 +436,9 @@ def turn_entry(
     if goes_on and (labels := context.labels()) is not None and labels.run is not None:
         body["readers"] = sorted(labels.run)
     if context.task is not None:
-        body["task"] = context.task.record_turn(turn, context.task_told, bound)
+        # The entry names the release as well; who reads a run's turns reads their content alone.
+        told = context.task.record_turn(turn, context.task_told, bound)
+        body["task"] = {**told, "release": context.agent.release}
     return context.entry(
         "turn.reasoned",
         turn=turn,

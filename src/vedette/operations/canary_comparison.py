@@ -17,7 +17,8 @@ ALPHA / measures / (k(k+1)) of false alarm on each measure, which sums to ALPHA 
 and measures, however long it goes on (Boole's inequality).
 
 What no look could find is no proof: `Look.can_find_fault` says whether a canary that fails on each
-of its keys, and only there, would be found. The first MAX_KEYS keys are compared, and no others.
+of its keys, and only there, would be found. The first MAX_KEYS keys are compared, and no others:
+what a look costs is bounded so, and the runs of other keys are counted (`Look.others`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 COSTS = ("actions", "model_calls", "tokens", "money_micros")
 MARKS = ("errors", "holds", "corrections")
@@ -66,7 +68,8 @@ class Look(Struct, frozen=True):
 
     `probabilities` are, for each measure, how likely so many marked keys of the canary are if
     it is no worse; `bound` is what each is compared with. `can_find_fault` says whether the canary
-    had keys enough for one that fails on each of them to be found.
+    had keys enough for one that fails on each of them to be found. `others` are the runs of keys
+    beyond MAX_KEYS, which are not compared.
     """
 
     number: int
@@ -76,6 +79,7 @@ class Look(Struct, frozen=True):
     probabilities: Mapping[str, float]
     fault: str | None
     can_find_fault: bool
+    others: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `--json` prints it, and as an entry's body keeps it: with no fraction."""
@@ -87,6 +91,7 @@ class Look(Struct, frozen=True):
             "baseline_side": self.baseline.to_json(),
             "fault": self.fault,
             "can_find_fault": self.can_find_fault,
+            "others": self.others,
         }
 
 
@@ -97,6 +102,7 @@ class Comparison(Struct):
     keys: dict[str, KeyTally] = field(default_factory=dict)
     observations: int = 0
     looks: int = 0
+    others: int = 0
     _preview: Look | None = None
 
     def count_run(self, key: str) -> None:
@@ -104,6 +110,9 @@ class Comparison(Struct):
         if (tally := self._tally(key)) is not None:
             tally.runs += 1
             self.observations += 1
+        else:
+            self.others += 1
+            self._preview = self._preview and replace(self._preview, others=self.others)
 
     def mark(self, key: str, measure: str) -> None:
         """Take in that a key showed what one of MARKS counts."""
@@ -167,6 +176,7 @@ class Comparison(Struct):
             probabilities,
             worst if probabilities[worst] <= bound else None,
             hypergeometric_tail(len(dealt), len(dealt), len(dealt), len(tested)) <= bound,
+            self.others,
         )
 
     def _find_marks(self, measure: str) -> list[set[str]]:

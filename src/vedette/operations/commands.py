@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,14 +74,8 @@ class ChangedAgent(Struct):
 class AgentReleaser(Protocol):
     """What carries out the order of a release (see `vedette.app.releases`)."""
 
-    async def release(self, order: Order, name: str) -> dict[str, Any]: ...
-
-    async def rollback(
-        self,
-        order: Order,
-        name: str,
-        to: str | None = None,
-        publish: Callable[[int], Awaitable[dict[str, Any]]] | None = None,
+    async def release(
+        self, order: Order, name: str, *, move_tasks: bool = False
     ) -> dict[str, Any]: ...
 
     def changed_agents(self) -> Sequence[ChangedAgent]: ...

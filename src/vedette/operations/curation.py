@@ -231,7 +231,7 @@ class Curation(Struct):
             return await self._retire_from(who, reason, command, str(source))
         seen = self.show_memory(str(args["id"]))
         name = f"{seen['memory']['bank']}/{seen['memory']['id']}"
-        changes = await self._move_memories({_ENTRY_KINDS[verb]: [name]}, who, reason, command)
+        changes = await self.move_memories({_ENTRY_KINDS[verb]: [name]}, who, reason, command)
         done = {"moved": changes, "judges": self.refresh_judges()}
         # Whoever promotes is told of what, and of what it was promoted into.
         return {**done, "seen": seen} if verb == "memory_approve" else done
@@ -247,21 +247,19 @@ class Curation(Struct):
         learned = [one for one in found if one.state in ("active", "candidate")]
         if not learned:
             raise AlreadyDone(f"nothing that was learned from {source} is recalled or waits")
-        if len(learned) > MOST_AT_ONCE:
-            raise BadCommand(
-                f"{len(learned)} memories at once are too many", mend="by event or run"
-            )
         moves = {
             kind: [one.name for one in learned if one.state == state]
             for kind, state in (("memory.retired", "active"), ("memory.rejected", "candidate"))
         }
-        changes = await self._move_memories(moves, who, reason, command)
+        changes = await self.move_memories(moves, who, reason, command)
         return {"moved": changes, "judges": self.refresh_judges()}
 
-    async def _move_memories(
+    async def move_memories(
         self, moves: Mapping[str, Sequence[str]], who: Principal, reason: str, command: str | None
     ) -> list[dict[str, Any]]:
-        """Give orders by kind of entry, all in one commit: an order stands whole or not at all."""
+        """Give orders by kind of entry, in one commit: an order stands whole or not at all."""
+        if (count := sum(map(len, moves.values()))) > MOST_AT_ONCE:
+            raise BadCommand(f"{count} memories at once are too many", mend="by event or run")
         body = Body(canonical_json({"reason": reason}))
         drafts = [(Draft(kind, {"actor": str(who)}, body=body), moves[kind]) for kind in moves]
         curating = self.services.store.commands.move_memories(*drafts, command=command)

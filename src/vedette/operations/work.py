@@ -20,9 +20,10 @@ from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Run
 from vedette.domain.task import MAX_GOAL, find_task, task_event
-from vedette.domain.task_words import CANCELLED, MAX_NOTE, PAUSED, RESUMED, STEERED
+from vedette.domain.task_words import CANCELLED, MAX_NOTE, MOVED, PAUSED, RESUMED, STEERED
 from vedette.engine.delegation import find_child, open_asks
 from vedette.engine.services import Services
+from vedette.ledger.history.tasks import find_task_release
 from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
 
@@ -34,6 +35,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "work_pause": {"run": str},
     "work_resume": {"run": str},
     "work_cancel": {"run": str},
+    "work_move": {"run": str},
 }  # fmt: skip
 NEEDED = {
     "work_start": "agent",
@@ -41,9 +43,11 @@ NEEDED = {
     "work_pause": "run",
     "work_resume": "run",
     "work_cancel": "run",
+    "work_move": "run",
 }
 _KINDS = {
     "work_steer": STEERED, "work_pause": PAUSED, "work_resume": RESUMED, "work_cancel": CANCELLED,
+    "work_move": MOVED,
 }  # fmt: skip
 # What is said of a task that others do parts of is said of those, too.
 _GO_DOWN = frozenset({"work_pause", "work_resume", "work_cancel"})
@@ -150,7 +154,9 @@ async def _say(
         if not 0 < len(note.strip()) <= len(note) <= MAX_NOTE:
             raise BadCommand(f"a note has 1 to {MAX_NOTE} characters", mend="give --note TEXT")
         more["note"] = note
-    fields = {"agent": run.agent, "actor": str(order.principal)}
+    fields: dict[str, Any] = {"agent": run.agent, "actor": str(order.principal)}
+    if verb == "work_move":
+        fields |= _find_move(services, run)
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
     if verb in _GO_DOWN:
@@ -171,6 +177,21 @@ async def _say_below(services: Services, run: Run, draft: Draft) -> None:
         with suppress(BadCommand):  # it has ended meanwhile
             await services.store.commands.move_task(child.id, said)
         await _say_below(services, child, draft)
+
+
+def _find_move(services: Services, run: Run) -> dict[str, str]:
+    """Return the fields of a task's move to the fleet's release. Raises BadCommand."""
+    fleet, releases = services.fleet, services.task_releases
+    to = fleet.release_of(run.agent, run.key, run.position).release
+    if releases is not None and to == fleet.agent(run.agent).release:
+        releases.read_record()
+        to = releases.live_release(run.agent)
+    if not run.turn:
+        raise BadCommand(f"{run.id} has taken no turn: it begins under the release of that moment")
+    was = find_task_release(services.store, run)
+    if was in ("", to):
+        raise BadCommand(f"{run.id} runs on the release {to[:12]} already")
+    return {"release": to, "what": was, "rule": "person"}
 
 
 def _find_task(services: Services, name: str) -> Run:

@@ -15,6 +15,7 @@ from tests.contract.app.test_releases import FAR
 from tests.pg import server
 
 from vedette.app.canaries import Canaries
+from vedette.app.rollbacks import roll_back
 from vedette.config.agent_folder import release_digest
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import (
@@ -513,8 +514,8 @@ async def test_a_repeated_order_is_not_done_again(tmp_path: Path) -> None:
         old = made.fleet.app.services.fleet.agent("worker").release
         await made.give("agent_release", agent="worker")
         back = replace(made.fleet.order(), command_id="c3")
-        await made.fleet.app.releases.rollback(back, "worker", old)
+        await roll_back(made.fleet.app.releases, back, "worker", old)
         for to in (old, None):
             with pytest.raises(AlreadyDone):
-                await made.fleet.app.releases.rollback(back, "worker", to)
+                await roll_back(made.fleet.app.releases, back, "worker", to)
         assert made.fleet.app.services.fleet.agent("worker").release == old

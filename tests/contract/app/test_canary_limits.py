@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.contract.app.test_canaries import running
 
 from vedette.app.canaries import Canaries
@@ -242,3 +243,45 @@ async def test_nobody_is_woken_while_no_canary_runs(
         mode = (made.fleet.app.settings.state / "canaries").stat().st_mode
         assert mode & 0o777 == 0o700
         watching.cancel()
+
+
+@pytest.mark.parametrize("ends", ["by itself", "too late"])
+async def test_its_workers_end_after_its_last_call_or_after_a_bounded_time(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as made:
+        made.write("new")
+        await made.begin(500)
+        trial = made.canaries.running["worker"]
+        key = next(f"q{n}" for n in range(99) if trial.canary.has_key(f"q{n}"))
+        began, go, closed = threading.Event(), threading.Event(), asyncio.Event()
+        close = trial.opened.close
+
+        async def note() -> None:
+            closed.set()
+            await close()
+
+        def answer(call: Call) -> None:
+            began.set()
+            go.wait(20)
+
+        trial.opened.close = note
+        made.world.answer = answer
+        try:
+            await made.fleet.send(job("one", key=key))
+            await asyncio.to_thread(began.wait, 20)
+            if ends == "too late":
+                monkeypatch.setattr("vedette.app.canaries._LINGER_S", 0.2)
+                tools = {n: replace(t, timeout_us=1) for n, t in trial.agent.tools.items()}
+                agent = replace(trial.agent, tools=tools)
+                trial.canary = replace(trial.canary, agent=agent)
+            await made.give("agent_canary_end", agent="worker")
+            await asyncio.sleep(0.1)
+            assert not closed.is_set(), "its call has begun"
+            if ends == "by itself":
+                go.set()
+            await asyncio.wait_for(closed.wait(), 5)
+        finally:
+            go.set()
+        await made.fleet.wait_until_idle()
+        assert made.world.effects("wire.send") == 1

@@ -14,6 +14,7 @@ from tests.contract.app.test_releases import Fleet, change, running
 from tests.contract.app.test_releases import plan as plan
 
 from vedette.adapters.ledger_export import write_segment
+from vedette.app.rollbacks import roll_back
 from vedette.config.agent_folder import release_digest
 from vedette.config.settings import StorePlan
 from vedette.config.snapshot import snapshot_folder
@@ -162,7 +163,7 @@ async def test_what_cannot_be_rolled_back_changes_nothing(tmp_path: Path) -> Non
             await rollback(made)
         viewer = replace(made.fleet.order().principal, roles=frozenset({"approver"}))
         with pytest.raises(Forbidden):
-            await made.releases.rollback(replace(made.fleet.order(), principal=viewer), "worker")
+            await roll_back(made.releases, replace(made.fleet.order(), principal=viewer), "worker")
         assert len(made.fleet.entries("agent.released")) == before
         assert (await made.judged("3"))[1] == second
 

@@ -472,7 +472,7 @@ async def test_a_judge_takes_the_turns_of_a_task(tmp_path: Path, workers: bool) 
 
 
 async def test_a_judge_of_one_turn_is_no_judge_of_tasks(tmp_path: Path) -> None:
-    """`vedette check` and a release say so; where neither was asked, its second turn is its end."""
+    """`vedette check` and a release say so; where neither was asked, its first event is its end."""
     code = STATEFUL_JUDGE.replace("def judge_outcomes(", "def judge_more(")
     code = code.replace("final=False", "final=True")
     fleet = judged_work(tmp_path, code, workers=True)
@@ -483,9 +483,6 @@ async def test_a_judge_of_one_turn_is_no_judge_of_tasks(tmp_path: Path) -> None:
         assert problem.mend == "define judge_outcomes(self, briefing)"
         run = await start(fleet)
         await fleet.wait_until_idle()
-        (held,) = [row for row in fleet.app.store.runs.actions(run) if row.decided == "hold"]
-        await fleet.approve(held)
-        await fleet.wait_until_idle()
-        assert (run_of(fleet, run).state, run_of(fleet, run).turn) == ("dead", 1)
+        assert (run_of(fleet, run).state, run_of(fleet, run).turn) == ("dead", 0)
         ((_, _, _, body),) = fleet.app.store.ledger.walk(("run.dead",))
         assert b"define judge_outcomes" in (body or b"")

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from tests.oidc import Provider, find_node, new_key
 
-from vedette.app import canaries, releases
+from vedette.app import canaries, releases, rollbacks
 from vedette.config.deployment import Deployment, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
@@ -485,7 +485,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             "effect": "eff_1",
         }
         named = {**named, "agent": "x"}
-        for module in (approvals, undo, releases):
+        for module in (approvals, undo, releases, rollbacks):
             questions += [
                 (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()

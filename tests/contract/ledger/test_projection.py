@@ -503,6 +503,24 @@ def test_a_bucket_holds_its_latency(micros: int) -> None:
     assert low <= micros < max(low * 1.25 + 1, low + 1)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "listed"),
+    [
+        (["task.stalled"], True),
+        (["task.stalled", "task.moved"], False),
+        (["task.paused", "task.moved"], True),
+        (["task.paused", "task.moved", "task.resumed"], False),
+    ],
+)
+def test_a_move_ends_the_wait_at_a_bound_and_no_pause(kinds: list[str], listed: bool) -> None:
+    view = Projection()
+    view.add_entries(
+        LedgerEntry(n, n, kind, 1, "run_a", n, event="evt_a", agent="worker", turn=1)
+        for n, kind in enumerate(["turn.reasoned", *kinds], 1)
+    )
+    assert (("run", "run_a") in view.rows) is listed
+
+
 # --- the verb -------------------------------------------------------------------------------
 
 SETTINGS = """\

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent, Canary
 from vedette.domain.budget import Budget
@@ -150,7 +151,14 @@ def test_no_more_keys_are_compared_than_are_kept(monkeypatch: pytest.MonkeyPatch
     for number in range(200):
         comparison.count_run(str(number))
         comparison.spend(str(number), "tokens", 1)
-    assert (len(comparison.keys), comparison.observations) == (50, 50)
+        comparison.mark("1", "errors")
+    assert (len(comparison.keys), comparison.observations) == (50, 50 + 200)
+    assert comparison.preview().others == 150
+    shown = comparison.preview()
+    comparison.count_run("199")
+    assert comparison.preview() == replace(shown, others=151), "nothing is compared anew for it"
+    comparison.count_run("7")
+    assert comparison.look().baseline.runs == 51, "and what a known key does still counts"
 
 
 def test_what_is_shown_is_made_anew_only_when_there_is_something_new() -> None:

@@ -30,14 +30,17 @@ _SHORT = 12
 
 @click.command(cls=OrderCommand)
 @click.argument("name")
-def release(name: str, order: OrderOptions) -> None:
+@click.option("--move-tasks", is_flag=True, help="Have its tasks go on under it, too, at once.")
+def release(name: str, move_tasks: bool, order: OrderOptions) -> None:
     """Make the present content of the folder of the agent NAME the release that runs.
 
     It is checked as at a start and its code is loaded once; then the agent ends what it is at, and
-    goes on with the new release. A refusal changes nothing. Without a running fleet there is
+    goes on with the new release; a task that has taken a turn stays on the one it runs on until its
+    next hand-off. A refusal changes nothing. Without a running fleet there is
     nothing to do: the next start is a release of what lies there.
     """
-    done = submit_command(current_settings(), "agent_release", {"agent": name}, order)
+    args = {"agent": name, "move_tasks": move_tasks or None}
+    done = submit_command(current_settings(), "agent_release", args, order)
     if not done["changed"]:
         text = f"{name}: release {done['release'][:_SHORT]} already"
     else:
@@ -102,7 +105,8 @@ def diff(name: str, old: str, new: str) -> int:
     """Show what changes of the agent NAME from A to B: a release, `live` or `folder`.
 
     Without B its folder is compared, without both with the release that runs. What agent.yaml
-    asks for beyond the other is told first. Exits with 1 if the two differ.
+    asks for beyond the other is told first, and before it which policy and memory were in force
+    with each, where these differ. Exits with 1 if the files of the two differ.
     """
     from vedette.config.agent_folder import read_files
     from vedette.ledger.history.policy_history import differences
@@ -112,18 +116,20 @@ def diff(name: str, old: str, new: str) -> int:
     (before, named), (after, renamed) = (_load_side(settings, name, side) for side in (old, new))
     found = differences(read_files(_folder(before)), read_files(_folder(after)), (named, renamed))
     wider = find_wider_requests(before, after)
-    value = {
+    value: dict[str, Any] = {
         "agent": name,
         "from": before.release,
         "to": after.release,
         "wider": wider,
         "files": [{"path": one.path, "how": one.how, "diff": one.text} for one in found],
     }
+    value["in_force"] = in_force = _compare_in_force(settings, name, (old, new))
     heads = [f"{one.how:<8} {one.path}" for one in found]
     asks = [f"{renamed} asks for more:", *(f"  {sanitize_text(line)}" for line in wider)]
     bodies = (sanitize_text(one.text).rstrip("\n") for one in found)
     text = "\n".join([*(asks if wider else []), *heads, "", *bodies])
-    print_result(value, text if found else f"{named} and {renamed} are the same")
+    same = f"{named} and {renamed} are the same"
+    print_result(value, "\n".join([*_in_force_lines(in_force), text if found else same]))
     return int(bool(found))
 
 
@@ -131,17 +137,24 @@ def diff(name: str, old: str, new: str) -> int:
 @click.argument("name")
 @click.option("--to", metavar="RELEASE", help="Which; without it the one before.")
 @click.option("--policy", is_flag=True, help="Publish again what policy was in force with it.")
+@click.option("--memory", is_flag=True, help="Return the memories that it alone reads, too.")
+@click.option("--move-tasks", is_flag=True, help="Have all of its tasks go on under it at once.")
 @click.option("--yes", is_flag=True, help="With --policy: loosen without asking.")
-def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOptions) -> int:
+def rollback(
+    name: str, to: str | None, policy: bool, memory: bool, move_tasks: bool, yes: bool,
+    order: OrderOptions,
+) -> int:  # fmt: skip
     """Make a former release of the agent NAME the one that runs, out of its kept files.
 
     It goes the way of `agent release`. The folder waits from then on: no start releases what it
     holds before `agent release` does. With --policy the policy that was last in force with it is
-    published first; where that is refused nothing changes. Memory stays: what was promoted, retired
-    or restored since is counted.
+    published first; where that is refused nothing changes. With --memory what was promoted, retired
+    or restored since is returned, in banks that no other agent reads. Tasks on a release that was
+    made since go on under this one at once.
     """
     settings = current_settings()
-    args = {"agent": name, "to": to, "policy": policy or None}
+    args = {"agent": name, "to": to, "policy": policy or None, "memory": memory or None,
+            "move_tasks": move_tasks or None}  # fmt: skip
     done = submit_with_confirmation(settings, "agent_rollback", args, order, yes=yes)
     if not done["changed"]:
         findings = done["policy"]["findings"]
@@ -156,9 +169,20 @@ def rollback(name: str, to: str | None, policy: bool, yes: bool, order: OrderOpt
         lines.append(f"policy: revision {in_force['policy_rev']} was last in force with it")
     changes = in_force["memory_changes_since"]
     lines.append(f"memory: {changes or 'no'} promotions, retirements and restorations since")
+    lines += _memory_lines(done)
     lines += _wider_lines(done)
     print_result(done, "\n".join([*lines, *deferred_note(done, "it runs")]))
     return 0
+
+
+def _memory_lines(done: Mapping[str, Any]) -> list[str]:
+    in_force, moved = done["in_force"], done["memory"]
+    lines = []
+    if moved is not None:
+        lines = [f"  {one['memory']}: {one['state']}, as it was then" for one in moved]
+    else:
+        lines = [f"  {one}: stays; --memory returns it" for one in in_force["memories"]]
+    return [*lines, *(f"  {one}: stays, others read it" for one in in_force["shared_memories"])]
 
 
 @click.command(cls=OrderCommand, needs_reason=False)
@@ -230,6 +254,9 @@ def canary_lines(one: Mapping[str, Any]) -> list[str]:
     ]
     if not one["can_find_fault"]:
         lines.append("  too few keys so far: one that failed on each of its own would not be found")
+    if one["others"]:
+        compared = ours["keys"] + theirs["keys"]
+        lines.append(f"  {one['others']:,} runs of other keys are not compared: {compared:,} are")
     for measure, marked in ours["marked"].items():
         if marked or theirs["marked"][measure]:
             chance = one["probability_millionth"][measure] / 1e6
@@ -257,6 +284,51 @@ def _folder(agent: Agent) -> Any:
     from pathlib import Path
 
     return Path(agent.folder)
+
+
+def _compare_in_force(
+    settings: Settings, name: str, sides: tuple[str, str]
+) -> dict[str, Any] | None:
+    """Return what of policy and memory was last in force with each side; None before any start.
+
+    With the folder it is what is in force now.
+    """
+    from vedette.domain.base.errors import BadStore, NotFound
+    from vedette.ledger.history.release_history import (
+        count_memory_changes,
+        find_end,
+        find_release,
+        read_release_history,
+    )
+
+    try:
+        with store_reader(settings) as store, store.snapshot():
+            periods = read_release_history(store.ledger, name, runs=False)
+            found = [
+                periods[0] if side in (LIVE, FOLDER) else find_release(periods, side)
+                for side in sides
+            ]
+            ends = [find_end(periods, one) for one in found]
+            changes = [
+                0 if end is None else count_memory_changes(store.ledger, end) for end in ends
+            ]
+    except (BadStore, NotFound):
+        return None
+    return {
+        "policy_rev": [one.last_policy_rev for one in found],
+        "memory_changes": abs(changes[0] - changes[1]),
+    }
+
+
+def _in_force_lines(in_force: Mapping[str, Any] | None) -> list[str]:
+    if in_force is None:
+        return []
+    (before, after), lines = in_force["policy_rev"], []
+    if before != after:
+        lines.append(f"policy   revision {before} -> {after}")
+    if in_force["memory_changes"]:
+        lines.append(f"memory   {in_force['memory_changes']} promotions, retirements, restorations")
+    return lines
 
 
 def _load_side(settings: Settings, name: str, side: str) -> tuple[Agent, str]:

@@ -32,6 +32,7 @@ _SAID = {
     "task.paused": "paused: nothing of it begins until it is resumed",
     "task.resumed": "resumed: its bounds count anew from here",
     "task.cancelled": "cancelled: what is open is not begun any more",
+    "task.moved": "it goes on under the release that the fleet runs",
 }
 
 
@@ -153,6 +154,16 @@ def cancel(run: str, order: OrderOptions) -> None:
     _say("work_cancel", {"run": run}, order)
 
 
+@work.command(cls=OrderCommand)
+@click.argument("run")
+def move(run: str, order: OrderOptions) -> None:
+    """Have the task of RUN go on under the release of its agent that the fleet runs now.
+
+    Without that it stays on the release that it runs on until its model's next hand-off.
+    """
+    _say("work_move", {"run": run}, order)
+
+
 def _say(verb: str, args: Mapping[str, Any], order: OrderOptions) -> None:
     done = submit_command(current_settings(), verb, args, order)
     lines = [f"{done['run']}: {_SAID[done['said']]}", *deferred_note(done, "it is acted on")]
@@ -176,6 +187,14 @@ def _ask_standing(one: Mapping[str, Any]) -> str:
     return f"{one['state']}{spent}, {one['run']}{waits}"
 
 
+def _release_lines(found: Mapping[str, Any]) -> list[str]:
+    own, live = found["release"], found["live_release"]
+    if own is None:
+        return []
+    behind = "" if own == live else f"; the fleet runs {live[:12]}"
+    return [f"release: {own[:12]}{behind}"]
+
+
 def _task_lines(found: Mapping[str, Any]) -> list[str]:
     from vedette.ledger.history.action import format_awaited
 
@@ -183,6 +202,7 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
     lines = [f"{found['run']} of {found['agent']}: {_standing(found)}, {turns}"]
     if found["why"]:
         lines.append(f"  why: {single_line(found['why'])}")
+    lines += _release_lines(found)
     lines.append("goal")
     lines += [f"  {line}" for line in sanitize_text(found["goal"]).splitlines()]
     if found["conditions"]:

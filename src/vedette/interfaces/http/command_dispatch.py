@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette.app import canaries, releases
+from vedette.app import canaries, releases, rollbacks
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.cloudevents import from_json
@@ -41,6 +41,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     **work.VERBS,
     **approvals.VERBS,
     **releases.VERBS,
+    **rollbacks.VERBS,
     **canaries.VERBS,
 }
 
@@ -60,6 +61,7 @@ _REQUIRED = {
     **work.NEEDED,
     **approvals.NEEDED,
     **releases.NEEDED,
+    **rollbacks.NEEDED,
     **canaries.NEEDED,
 }
 
@@ -118,6 +120,8 @@ async def _dispatch(
         return await work.dispatch(commands, verb, order, arguments)
     if verb in approvals.VERBS:
         return await approvals.dispatch(commands, verb, order, arguments)
+    if verb in rollbacks.VERBS:
+        return await rollbacks.dispatch(commands, verb, order, arguments)
     if verb in releases.VERBS:
         return await releases.dispatch(commands, verb, order, arguments)
     if verb in canaries.VERBS:

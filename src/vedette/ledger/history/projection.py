@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vedette.domain.effect import OPEN_STATES, state_after
-from vedette.domain.task_words import PAUSED, STALLED, TASK_KINDS
+from vedette.domain.task_words import MOVED, PAUSED, STALLED, TASK_KINDS
 from vedette.domain.work_tools import ENGINE_TOOLS
 from vedette.ledger.history.ledger_entry import LedgerEntry
 
@@ -40,6 +40,8 @@ State = dict[str, Any]
 Key = tuple[str, str]
 
 OPEN_HOLDS = ("open", "approved")
+# Why a task's run waits for a person: a move to another release ends the first, and no pause.
+_STALLED, _PAUSED = 1, 2
 
 
 class ProjectionRow:
@@ -287,7 +289,8 @@ class Projection:
         elif kind == "run.dead":
             self._dead_letter(entry.seq, entry.at, state, spot)
         elif kind in TASK_KINDS:
-            state["person"] = int(kind in (STALLED, PAUSED))
+            if kind != MOVED or state.get("person") != _PAUSED:
+                state["person"] = {PAUSED: _PAUSED, STALLED: _STALLED}.get(kind, 0)
         elif kind == "run.redriven" and state.pop("dead", None):
             self._redrive(entry.seq, state, spot)
         self._list_run(run, entry.seq, state)

@@ -152,6 +152,12 @@ def find_former_release(periods: list[ReleasePeriod], name: str, to: str | None)
     return target
 
 
+def find_end(periods: list[ReleasePeriod], period: ReleasePeriod) -> int | None:
+    """Return the entry of the ledger that ended a period; None for the present one."""
+    at = periods.index(period)
+    return periods[at - 1].entry if at else None
+
+
 class WaitingFolder(Struct, frozen=True):
     """A folder that a start does not release: `release` runs, as `entry` of the ledger says."""
 
@@ -183,3 +189,12 @@ def find_waiting_folders(record: EntryLog) -> dict[str, WaitingFolder]:
 def count_memory_changes(record: EntryLog, after: int) -> int:
     """Return how many memories were promoted, retired or restored after an entry."""
     return sum(1 for _ in record.walk(_MEMORY_KINDS, after))
+
+
+def find_memory_differences(record: EntryLog, after: int) -> dict[str, bool]:
+    """Return, by name, whether the memories that people moved after an entry were active at it."""
+    found: dict[str, bool] = {}
+    for _, raw, _, _ in record.walk(_MEMORY_KINDS, after):
+        entry = orjson.loads(raw)
+        found.setdefault(str(entry["memory"]), entry["kind"] == "memory.retired")
+    return found

@@ -10,12 +10,13 @@ import orjson
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.budget import UNITS
+from vedette.domain.entry import RELEASE_KINDS, releases_of
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.task import Task, child_run, find_task
 from vedette.domain.task_item import list_items
-from vedette.domain.task_words import STALLED, WORD_KINDS
+from vedette.domain.task_words import MOVED, STALLED, WORD_KINDS, TaskWords
 from vedette.domain.work_tools import ASK_TOOL
 from vedette.ledger.history.action import tell_awaited
 
@@ -58,6 +59,8 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
     plan = agent.work
     return {
         **_line(record, run, task),
+        "release": find_task_release(record, run) or None,
+        "live_release": _live_release(record, run.agent),
         "goal": task.goal,
         "inputs": dict(task.inputs),
         # As the last turn was told: what has changed since is found out when it is decided.
@@ -102,6 +105,21 @@ def _ask(record: StoreReader, agent: Agent, row: ActionRow) -> dict[str, Any]:
     }
 
 
+def find_task_release(record: StoreReader, run: Run) -> str:
+    """Return the release that a task runs on; "" before its first turn."""
+    words = TaskWords.of(
+        (orjson.loads(raw), None) for _, raw, _ in record.ledger.run_entries(run.id, (MOVED,))
+    )
+    return words.find_release(next(record.runs.turns_back(run.id), None) if run.turn else None)
+
+
+def _live_release(record: StoreReader, agent: str) -> str | None:
+    live = None
+    for _, raw, _, _ in record.ledger.walk(RELEASE_KINDS):
+        live = releases_of(orjson.loads(raw)).get(agent, live)
+    return live
+
+
 def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:
     event = record.runs.event(run.event)
     if event is None:
@@ -132,6 +150,8 @@ def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
     words = []
     for _, raw, data in record.ledger.run_entries(run.id, WORD_KINDS):
         entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
+        if entry["kind"] == MOVED and data is None:
+            body = {"reason": f"{entry['rule']}: {entry['what'][:12]} -> {entry['release'][:12]}"}
         said = body.get("note", body.get("why" if entry["kind"] == STALLED else "reason"))
         words.append(
             {

@@ -39,7 +39,8 @@ _NEEDS_STATE = ReasonerJudgement(needs_state=True, observed=False)
 class JudgeSpec(Struct, frozen=True):
     """What a judge is made of, in a worker: the agent's folder, its charter, its lessons.
 
-    `release` is the digest that the folder's files must have; None tries what lies there.
+    `release` is the digest that the folder's files must have; None tries what lies there. With
+    `takes_tasks` its judge has to have more than one turn.
     """
 
     folder: str
@@ -48,6 +49,7 @@ class JudgeSpec(Struct, frozen=True):
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     checkpoint_every: int = _CHECKPOINT_EVERY
     release: str | None = None
+    takes_tasks: bool = False
 
 
 class WorkerReasoner:
@@ -301,7 +303,9 @@ class _JudgeHandle(WorkerHandle):
         self._folder = spec.folder
         lessons = [protocol.memory_to_tuple(lesson) for lesson in spec.lessons]
         charter = protocol.to_builtin(spec.charter)
-        payload = (spec.folder, spec.release, charter, lessons, spec.checkpoint_every)
+        payload = (
+            spec.folder, spec.release, charter, lessons, spec.checkpoint_every, spec.takes_tasks,
+        )  # fmt: skip
         return pack_frame(0, protocol.MAKE, protocol.pack(payload))
 
     def sandbox_reach(self) -> dict[str, Any]:

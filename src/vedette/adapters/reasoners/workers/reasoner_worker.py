@@ -55,9 +55,10 @@ class JudgeRunner(Protocol):
     ) -> bytes | None: ...
 
 
-# Makes the judges of a worker: (agent, folder, release, charter, lessons, checkpoint_every).
+# Makes the judges of a worker: (agent, folder, release, charter, lessons, checkpoint_every,
+# takes_tasks).
 MakeJudgeRunner = Callable[
-    [str, str, str | None, Mapping[str, Any], Sequence[Memory], int], JudgeRunner
+    [str, str, str | None, Mapping[str, Any], Sequence[Memory], int, bool], JudgeRunner
 ]
 
 
@@ -132,9 +133,11 @@ class _JudgeWorker:
 
     def _handle_request(self, number: int, kind: int, payload: Any, blob: bytes) -> bytes:
         if kind == protocol.MAKE:
-            folder, release, self._charter, lessons, every = payload
+            folder, release, self._charter, lessons, every, takes_tasks = payload
             memories = protocol.memories_from_tuples(lessons)
-            self._runner = self._make(self._agent, folder, release, self._charter, memories, every)
+            self._runner = self._make(
+                self._agent, folder, release, self._charter, memories, every, takes_tasks
+            )
             self._runner.judge(self._agent)
             return pack_frame(number, protocol.DONE)
         if kind == protocol.RESTORE:

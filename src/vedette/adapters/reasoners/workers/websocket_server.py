@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from websockets.http11 import Request, Response
 
 PATH = "/v1/workers/"
-VERSION = 3
+VERSION = 4
 SAME_PROGRAM = "run the same vedette at both"
 CHUNK = 65_536
 # Close codes of our own (4000 and above are free for that): why a worker has to go.

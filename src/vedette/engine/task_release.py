@@ -1,0 +1,109 @@
+"""The release that a task runs on: the one that took its last turn, until the task moves.
+
+Which one that is stands on record (`TaskWords.find_release`), so whoever takes the run up finds the
+same. It moves at a hand-off, by a person's word, or because no task may stay on that release; the
+move is durable before anything is done under the other.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from vedette.domain.agent import Agent
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.run import Superseded
+from vedette.domain.task import find_task, record_task
+from vedette.domain.task_words import MOVED
+from vedette.engine.run_context import RunContext
+from vedette.engine.services import CanaryCode, Services
+from vedette.engine.task_control import wait_for_person
+
+_MODES = ("observe", "ask", "act")
+
+
+async def enter_release(services: Services, context: RunContext) -> bool:
+    """Have a task that took a turn go on under its own release; False if it waits for a person.
+
+    Raises as `RunContext.commit`.
+    """
+    task, releases, name = context.task, services.task_releases, context.agent.name
+    if task is None or releases is None or not context.run.turn or task.words.is_halted:
+        return True
+    live, own, is_trial = services.fleet.agent(name), task.release, context.code is not None
+    if not own or live.work is None:
+        return True
+    releases.read_record()
+    is_withdrawn = releases.is_withdrawn(name, own)
+    # A canary's is in no record of releases. This worker may not have heard yet of the last one.
+    if own == context.agent.release and (is_trial or not is_withdrawn):
+        return True
+    opened: CanaryCode | str
+    try:
+        opened = "withdrawn" if is_withdrawn else await releases.open_code(name, own)
+        if isinstance(opened, str):
+            to = context.agent.release if is_trial else releases.live_release(name)
+            await _move(context, to, opened)
+            if to == context.agent.release:
+                return True
+            opened = await releases.open_code(name, to)
+    except BadCommand as error:
+        why = f"the release {own[:12]} that it runs on is not at hand: {error}"
+        await wait_for_person(services, context, why, services.clock.now_us())
+        return False
+    if isinstance(opened, str):
+        raise Superseded(f"this worker does not run the release of {name} yet")
+    _take_up(context, opened, live)
+    return True
+
+
+def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
+    """Go on under a former release, with no mode, memory or ceiling beyond the live one's."""
+    assert context.task is not None
+    former, readable = code.agent, {(one.bank, one.scope) for one in live.scopes}
+    context.agent = replace(
+        former,
+        requested_mode=min(former.requested_mode, live.requested_mode, key=_MODES.index),
+        scopes=tuple(one for one in former.scopes if (one.bank, one.scope) in readable),
+        rate_limits=live.rate_limits,
+    )
+    context.code, context.live_agent = code, live
+    # How long it may take is the release's to say, where its event does not.
+    pinned = {"task": record_task(context.task.task)}
+    task = find_task(context.agent, context.event, pinned)
+    context.task.task = context.task.task if task is None else task
+
+
+async def leave_release(services: Services, context: RunContext, now: int) -> bool:
+    """Move a task that is about to begin a context to the release that the fleet runs.
+
+    Says whether it moved: then its run is to be looked at afresh. Raises as `RunContext.commit`.
+    """
+    task, releases = context.task, services.task_releases
+    if task is None or releases is None or not task.history.ends_context(context.actions):
+        return False
+    to = releases.live_release(context.agent.name)
+    if to == task.release:
+        return False
+    await _move(context, to, "hand_off")
+    return True
+
+
+def require_former(services: Services, context: RunContext) -> None:
+    """Raise Superseded if a task's run has to be looked at afresh: another release was made, or its
+    own was withdrawn. Raises StoreFailed.
+    """
+    assert context.code is not None
+    assert services.task_releases is not None
+    services.task_releases.read_record()
+    name = context.agent.name
+    is_same = services.fleet.agents.get(name) is context.live_agent
+    if not (is_same and services.has_code(context.code)):
+        raise Superseded(f"another release of {name} was made, or one was withdrawn")
+
+
+async def _move(context: RunContext, to: str, rule: str) -> None:
+    task, now = context.task, context.services.clock.now_us()
+    assert task is not None
+    moved = context.entry(MOVED, turn=context.run.turn, release=to, what=task.release, rule=rule)
+    await context.commit(context.build_step([moved], [], now))
+    task.release = to
