@@ -21,6 +21,7 @@ from vedette.domain.run import Run
 from vedette.domain.task import MAX_GOAL, find_task, task_event
 from vedette.domain.task_words import CANCELLED, MAX_NOTE, PAUSED, RESUMED, STEERED
 from vedette.engine.services import Services
+from vedette.engine.task_telemetry import find_wait, observe_wait
 from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
 
@@ -148,7 +149,10 @@ async def _say(
         more["note"] = note
     fields = {"agent": run.agent, "actor": str(order.principal)}
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
+    since_us = find_wait(services, run.id)
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
+    if since_us and verb != "work_pause":
+        observe_wait(services, run.agent, since_us)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
 
 
