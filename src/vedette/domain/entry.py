@@ -61,7 +61,9 @@ KINDS = frozenset(
         # though its model answered.
         "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
-        "task.drift",  # a hand-off broke a rule of its check; the engine's is told; body: text
+        # A hand-off broke a rule of its check, and the engine's is told; or a memory that a task
+        # proposed (`what` is its id) breaks one. Body: text.
+        "task.drift",
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
         "budget.raised",  # a person gave more room until an instant; body: reason
