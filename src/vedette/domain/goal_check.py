@@ -8,7 +8,8 @@ no restatement, but where the number stands in the goal's own words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -51,15 +52,27 @@ class _Clause(Struct, frozen=True):
     forbids: tuple[str, ...]
 
 
+class _Goal(Struct, frozen=True):
+    """A goal read: its clauses, all its words in a row, its numbers, and those by what is around
+    them.
+    """
+
+    clauses: tuple[_Clause, ...]
+    plain: str
+    numbers: frozenset[str]
+    places: Mapping[tuple[str, str], frozenset[str]]
+    is_foreign: bool
+
+
 def restates_goal(sentence: str, goal: str) -> bool:
     """Say whether a sentence tells, as what the task is, something that is not its goal."""
     found = _LEAD.search(sentence)
     if found is None or _has_own_number(sentence, goal):
         return False
     said = _plain(found["said"])
-    if not said or f" {said} " in f" {_plain(goal)} ":
+    if not said or f" {said} " in _read_goal(goal).plain:
         return False
-    return any(_is_restated(sentence, clause) for clause in _clauses(goal))
+    return any(_is_restated(sentence, clause) for clause in _read_goal(goal).clauses)
 
 
 def narrows_goal(sentence: str, goal: str) -> bool:
@@ -69,15 +82,13 @@ def narrows_goal(sentence: str, goal: str) -> bool:
         return False
     return any(
         words - set(_plain(clause.text).split()) and _is_restated(sentence, clause)
-        for clause in _clauses(goal)
+        for clause in _read_goal(goal).clauses
     )
 
 
 def changes_number(sentence: str, goal: str) -> bool:
     """Say whether a sentence has a number of the goal's between the same words, but another."""
-    known: dict[tuple[str, str], set[str]] = {}
-    for one in _NUMBERS.finditer(goal):
-        known.setdefault(_place(one), set()).add(one["number"].rstrip(".,"))
+    known = _read_goal(goal).places
     for one in _NUMBERS.finditer(sentence):
         expected = known.get(_place(one)) if one["before"] else None
         if expected and one["number"].rstrip(".,") not in expected:
@@ -90,7 +101,7 @@ def find_forbidden(sentence: str, goal: str) -> int | None:
 
     Whether it denies that itself is for the caller to see.
     """
-    for clause in _clauses(goal):
+    for clause in _read_goal(goal).clauses:
         if len(clause.forbids) >= 2:
             verb, thing = clause.forbids[:2]
             pattern = rf"\b{re.escape(verb)}\s+(?:\w+\s+){{0,2}}?{re.escape(thing)}\b"
@@ -106,7 +117,7 @@ def waives_part(sentence: str, goal: str) -> bool:
     """
     if _WAIVES.search(sentence) is None or _has_own_number(sentence, goal):
         return False
-    words = {word for clause in _clauses(goal) for word in clause.words if len(word) > 3}
+    words = {word for clause in _read_goal(goal).clauses for word in clause.words if len(word) > 3}
     return bool(words & _content(sentence))
 
 
@@ -115,7 +126,18 @@ def _is_restated(sentence: str, clause: _Clause) -> bool:
     return shared >= _LEAST and shared * 1000 >= _SHARE_MILLI * len(clause.words)
 
 
-def _clauses(goal: str) -> Iterator[_Clause]:
+@lru_cache(16)  # each sentence of a hand-off asks for the same goal
+def _read_goal(goal: str) -> _Goal:
+    places: dict[tuple[str, str], frozenset[str]] = {}
+    for one in _NUMBERS.finditer(goal):
+        known = places.get(_place(one), frozenset())
+        places[_place(one)] = known | {one["number"].rstrip(".,")}
+    numbers = frozenset(re.findall(r"\d+", goal))
+    clauses = tuple(_read_clauses(goal))
+    return _Goal(clauses, f" {_plain(goal)} ", numbers, places, _looks_foreign(goal))
+
+
+def _read_clauses(goal: str) -> Iterator[_Clause]:
     for text in re.split(r"(?<=[.;!?])\s+|\n+", goal):
         negated = _NEGATES.search(text)
         after = () if negated is None else tuple(_words(text[negated.end() :]))
@@ -123,7 +145,7 @@ def _clauses(goal: str) -> Iterator[_Clause]:
 
 
 def _has_own_number(sentence: str, goal: str) -> bool:
-    return not set(re.findall(r"\d+", sentence)).issubset(re.findall(r"\d+", goal))
+    return not _read_goal(goal).numbers.issuperset(re.findall(r"\d+", sentence))
 
 
 def _place(found: re.Match[str]) -> tuple[str, str]:
@@ -169,16 +191,14 @@ def is_foreign(sentence: str, goal: str) -> bool:
 
     What is quoted is a stranger's.
     """
-    own = _QUOTED.sub(" ", sentence)
-    if _looks_foreign(goal):
-        return False
-    return _looks_foreign(own)
+    return not _read_goal(goal).is_foreign and _looks_foreign(_QUOTED.sub(" ", sentence))
 
 
 def _looks_foreign(text: str) -> bool:
-    letters = [one for one in text if one.isalpha()]
-    if sum(ord(one) > 0x24F for one in letters) * 2 > len(letters) >= 8:
-        return True  # of another script than Latin
+    if not text.isascii():
+        letters = [one for one in text if one.isalpha()]
+        if sum(ord(one) > 0x24F for one in letters) * 2 > len(letters) >= 8:
+            return True  # of another script than Latin
     words = re.findall(r"[^\W\d_]+", text)
     around = zip(words, ["", *words], [*words[1:], ""], strict=False)
     # What stands between capitals is of a name: Van den Berg en Zonen.
