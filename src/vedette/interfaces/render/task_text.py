@@ -79,6 +79,18 @@ def trajectory_lines(
     yield f"course: {_course(found)}"
 
 
+def format_score(score: Mapping[str, Any]) -> str:
+    """Return, in words, what a tried task reached (`TaskScore.to_json`)."""
+    items, met = score["items"], score["conditions"]
+    refused, recovered = (sum(score[name].values()) for name in ("refused", "recovered"))
+    line = (
+        f"task {score['state']}: credit {score['credit_milli'] / 10:g} %, items {items['done']:,} "
+        f"of {items['of']:,}, conditions {met['met']} of {met['of']}; {score['turns']:,} turns, "
+        f"{refused:,} refused, {recovered:,} recovered, {score['repeated']:,} not repeated"
+    )
+    return line + (f"; spent {_spend(score['spend'])}" if score["spend"] else "")
+
+
 def item_rows(found: Mapping[str, Any]) -> list[list[str]]:
     """Return the table of a trajectory's items, without its heads (`ITEM_HEADS`)."""
     return [

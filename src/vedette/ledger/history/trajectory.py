@@ -312,16 +312,17 @@ class Trajectory(Struct):
                 found.update(spend)
         return dict(found)
 
-    def credit(self) -> dict[str, Any]:
-        """Return the partial credit: items done, conditions met, by phase, and thousandths of all.
+    def met(self) -> list[str]:
+        """Return the names of the conditions that are met; by a permitted finish, all are."""
+        return [one["name"] for one in self.conditions if self.is_finished or one["held"]]
 
-        A finish that was permitted meets a person's condition, too.
-        """
+    def credit(self) -> dict[str, Any]:
+        """Return the partial credit: items done, conditions met, by phase, thousandths of all."""
         items = [one.item for one in self._items.values()]
         done, item_count = sum(item["state"] == "done" for item in items), len(items)
         if self.closed_items is not None:  # which is known of what was erased, too
             done, item_count = self.closed_items
-        met = sum(self.is_finished or one["held"] for one in self.conditions)
+        met = len(self.met())
         of = item_count + len(self.conditions)
         phases: dict[str, dict[str, int]] = {}
         for item in items:
