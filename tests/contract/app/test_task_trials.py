@@ -58,7 +58,11 @@ CASES = """\
   outcomes: {{wire.send: {{data: {{text: sent}}}}}}
   expect: {expect}
 """
-ALL = "{conditions: [list, sent], credit_milli: 750, turns: 6}"
+TARGETS = {"world": {"kind": "webhook", "url": "http://127.0.0.1:9/hook"}}
+ALL = (
+    "{conditions: [list, sent], credit_milli: 750, turns: 6, denied: [task.finish], permitted: "
+    "[item.add, item.add, wire.send, wire.send, item.close, item.close, task.finish]}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +81,7 @@ def try_case(folder: Path, expect: str, most: int = 2, case: str = "") -> EvalRe
     (worker / "evals/work.yaml").write_text(text, encoding="utf-8")
     settings = replace(
         Settings.of(fleet, "harbour"), state=folder / "state", isolation=Isolation(False),
-        targets={"world": {"kind": "webhook", "url": "http://127.0.0.1:9/hook"}},
+        targets=TARGETS,
     )  # fmt: skip
     now_us = SystemClock().now_us()
     loaded = load_fleet(settings.root, settings, now_us=now_us)
@@ -148,7 +152,7 @@ def test_a_wrong_case_is_refused_by_line(tmp_path: Path, more: str, what: str) -
     page.write_text(page.read_text().replace("work: {no_progress: 3}\n", ""))
     (fleet / "agents/worker/evals").mkdir()
     (fleet / "agents/worker/evals/work.yaml").write_text(f"- name: it\n{more}")
-    settings = Settings.of(fleet, "harbour")
+    settings = replace(Settings.of(fleet, "harbour"), targets=TARGETS)
     loaded = load_fleet(settings.root, settings, now_us=SystemClock().now_us())
     _, problems = read_evals(loaded.fleet.agents["worker"], "agents/worker")
     assert [one.what for one in problems] == [what, what]
