@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.model_server import KEY
+from tests.model_trials import DESK, Fleet
 from tests.work_fleet import write_work_fleet
 
 from vedette.app.trial import run_cases
@@ -18,6 +20,8 @@ from vedette.interfaces.cli.check import _case_lines
 from vedette.operations.eval_cases import read_evals
 from vedette.operations.evaluation import EvalResult
 from vedette.testing.harness import TrustingStage
+from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
+from vedette.testing.toy_fleet import GRANTS, WORK_GRANTS
 
 # Adds two items, claims too early to be done, sends for the first and closes both.
 JUDGE = """\
@@ -131,6 +135,56 @@ def test_what_falls_short_is_said(tmp_path: Path) -> None:
         "credit_milli: expected 900 at least, found 750",
         "turns: expected 3 at most, found 6",
     )
+
+
+MODEL_CASE = """\
+- name: two letters go out
+  task: {goal: Send two letters, conditions: [{name: sent, action: wire.send, at_least: 2}]}
+  outcomes: {wire.send: {data: {id: "7"}}}
+  expect: {conditions: [sent], credit_milli: 1000, turns: 4, denied: [task.finish]}
+"""
+
+
+def write_letters(request: Request) -> Turn:
+    """Send one, claim to be done, send the other, and be done."""
+    send = [FunctionCall("wire_send", {"to": DESK, "text": f"letter {at}"}) for at in (1, 2)]
+    done = FunctionCall("task_finish", {"summary": "both are sent"})
+    script = {0: (send[0],), 1: (done,), 2: (send[1],)}
+    return Turn(script.get(request.turn, (done,)))
+
+
+def test_a_models_task_is_scored_from_its_recording(tmp_path: Path) -> None:
+    with ModelServer(write_letters, keys=(KEY,)) as server:
+        fleet = Fleet(tmp_path, server)
+        fleet.edit("agent.yaml", "mode: act", "work: {}\nmode: act")
+        grants = GRANTS.format(name="worker", mode="act") + WORK_GRANTS
+        (fleet.content / "policies/grants/data.yaml").write_text(grants)
+        (fleet.agent / "evals/cases.yaml").write_text(MODEL_CASE)
+        asked = fleet.cases(live=True, record=True)
+        assert asked.differences == ()
+        count = len(server.requests)
+        replayed = fleet.cases()
+        assert len(server.requests) == count, "nobody is asked"
+    for one in (asked, replayed):
+        assert one.differences == ()
+        assert one.task is not None
+        assert one.task.to_json() == {
+            "state": "done",
+            "items": {"done": 0, "of": 0},
+            "conditions": {"met": 1, "of": 1},
+            "phases": {},
+            "credit_milli": 1000,
+            "met": ["sent"],
+            "turns": 4,
+            "repeated": 0,
+            "refused": {"task.unmet": 1},
+            "recovered": {"items": 0, "effects": 0},
+            "spend": one.task.spend,
+        }
+        assert one.task.spend["model_calls"] == 4
+    assert asked.usage is not None
+    assert replayed.usage is not None
+    assert replayed.usage.cost_micros == asked.usage.cost_micros
 
 
 @pytest.mark.parametrize(
