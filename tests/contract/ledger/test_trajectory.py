@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.contract.engine.test_tasks import (
     start,
     working_fleet,
 )
+from tests.task_days import told_counts
 
 from vedette.domain.action import Proposal
 from vedette.domain.effect import Call, Outcome
@@ -149,6 +152,25 @@ async def test_what_people_did_to_a_task_is_in_its_course(tmp_path: Path) -> Non
         assert agent["tasks"] == {
             "begun": 1, "done": 0, "cancelled": 1, "dead": 0, "open": 0, "waiting": 0,
         }  # fmt: skip
+
+
+async def test_stretches_between_any_two_entries_add_up(tmp_path: Path) -> None:
+    """One that shows no turn, and no word of a person, is found to be a task's all the same."""
+    turns = in_turns((add("a"),), (send("x"), send("y")), (send("x"),), (close("a"),))
+    fleet, _ = working_fleet(tmp_path, failing("x"), turns, done=LIST)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        store, total = fleet.app.store, Counter[str]()
+        borders = sorted({one["at"] for one in fleet.entries() if one.get("run") == run})
+        assert len(borders) >= 8
+        for since, until in pairwise([*borders, 2**60]):
+            for agent in report(store, since, until)["tasks"]["agents"]:
+                total.update(told_counts(agent, agent["tasks"]))
+        (whole,) = report(store, 0, 2**60)["tasks"]["agents"]
+        assert +total == Counter(told_counts(whole, whole["tasks"]))
+        assert total["effect.failed"] == 1
+        assert total["recovered effects"] == 1
 
 
 async def test_refusals_are_told_by_rule(tmp_path: Path) -> None:
