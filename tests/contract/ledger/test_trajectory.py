@@ -154,6 +154,25 @@ async def test_what_people_did_to_a_task_is_in_its_course(tmp_path: Path) -> Non
         }  # fmt: skip
 
 
+def test_a_wait_lasts_from_the_first_open_question_to_the_last_answer() -> None:
+    found = Trajectory("run_1")
+    for at, kind, more in (
+        (10, "action.decided", {"action": "a", "outcome": "hold", "wait": "approval"}),
+        (20, "action.decided", {"action": "b", "outcome": "hold", "wait": "approval"}),
+        (25, "action.decided", {"action": "b", "outcome": "hold", "wait": "approval"}),
+        (30, "hold.approved", {"action": "a"}),
+        (35, "task.paused", {}),
+        (50, "hold.denied", {"action": "b"}),
+        (70, "task.resumed", {}),
+        (80, "task.stalled", {}),
+        (90, "task.steered", {}),
+    ):
+        found.add_entry(view_entry(at, {"kind": kind, "at": at, "tool": "t", **more}, None))
+    assert found.counts["waited_us", ""] == 60 + 10
+    assert found.counts["holds", ""] == 2
+    assert found.waits == {}
+
+
 async def test_stretches_between_any_two_entries_add_up(tmp_path: Path) -> None:
     """One that shows no turn, and no word of a person, is found to be a task's all the same."""
     turns = in_turns((add("a"),), (send("x"), send("y")), (send("x"),), (close("a"),))
