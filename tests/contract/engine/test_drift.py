@@ -131,6 +131,7 @@ async def test_drift_is_named_within_a_virtual_day_by_run_and_turn(
         assert f"drift in {run} turn {first['turn']}" in "\n".join(report_text(found))
         assert any(one["kind"] == "task.drift" for one in found["exceptions"])
         assert fleet.app.metrics.total("drifts", agent="worker") == len(entries)
+        assert fleet.app.metrics.total("hand_offs", agent="worker", by="engine")
         assert {notice_fields(one) is not None for one in entries} == {True}
 
 
@@ -154,6 +155,8 @@ async def test_without_the_check_nobody_names_it(
         assert [told["by"] for told in model.told] == ["model"] * HAND_OFFS
         day = report(fleet.app.store, START_US, START_US + DAY_US)
         assert day["exceptions"] == []
+        assert day["tasks"]["agents"][0]["hand_offs"] == {"model": HAND_OFFS, "engine": 0}
+        assert fleet.app.metrics.total("hand_offs", agent="worker", by="model") == HAND_OFFS
         assert day["tasks"]["drifts"] == []
         assert fleet.app.metrics.total("drifts") == 0
         noticed = {one["kind"] for one in fleet.entries() if notice_fields(one) is not None}

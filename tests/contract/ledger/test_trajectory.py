@@ -87,7 +87,7 @@ async def test_a_failure_that_comes_right_is_a_recovery_and_one_that_does_not_is
         assert (second["attempts"], second["recovered"], second["state"]) == (2, False, "failed")
         rows = item_rows(found)
         assert [row[:7] for row in rows] == [
-            ["a", "done", "3", "2", "1", "0", "0"], ["b", "failed", "2", "1", "1", "0", "0"],
+            ["a", "done", "3", "1", "1", "0", "0"], ["b", "failed", "2", "0", "1", "0", "0"],
         ]  # fmt: skip
         lines = "\n".join(trajectory_lines(found))
         assert "credit: 66.6 %, items 1 of 2, conditions 1 of 1" in lines

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vedette.domain.base.clock import utc_time
+from vedette.domain.budget import MODEL_UNITS
 from vedette.interfaces.render.explain_text import safe_text
 
 _MAX_TEXT = 60
@@ -97,13 +98,15 @@ def item_rows(found: Mapping[str, Any]) -> list[list[str]]:
         [
             safe_text(item["id"], 24), item["state"], str(item["attempts"]),
             *(str(item[name]) for name in ("done", "failed", "refused", "repeated")),
-            _spend(item["spend"]) or "-",
+            *(f"{item['spend'].get(unit, 0):,}" for unit in MODEL_UNITS),
         ]
         for item in found["item_list"]
     ]  # fmt: skip
 
 
-ITEM_HEADS = ["item", "state", "turns", "done", "failed", "refused", "repeated", "spent"]
+ITEM_HEADS = [
+    "item", "state", "turns", "done", "failed", "refused", "again", "calls", "tokens", "micros",
+]  # fmt: skip
 
 
 def _course(found: Mapping[str, Any]) -> str:

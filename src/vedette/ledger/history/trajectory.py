@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from vedette.domain.ports.ledger_reader import LedgerReader
 from vedette.domain.task_item import ITEM_STATES
 from vedette.domain.task_words import CANCELLED, PAUSED, RESUMED, STALLED, STEERED
-from vedette.domain.work_tools import ADD_ITEM_TOOL, CLOSE_ITEM_TOOL, FINISH_TOOL
+from vedette.domain.work_tools import ADD_ITEM_TOOL, CLOSE_ITEM_TOOL, FINISH_TOOL, WORK_TOOLS
 from vedette.ledger.history.entry_view import (
     AnswerEntry,
     DecisionEntry,
@@ -195,11 +195,14 @@ class Trajectory(Struct):
                 self.counts["recovered", "effects"] += 1
             self._unknown.discard(action)
             self._failed.discard(digest)
-            tally["done"] += 1
             self._take_item(entry)
         elif state == "failed":
             self._failed.add(digest)
-        if state in ("failed", "unknown"):
+        if entry.tool in WORK_TOOLS:
+            return  # what keeps the list is no work on an item
+        if state == "done":
+            tally["done"] += 1
+        elif state in ("failed", "unknown"):
             tally["failed"] += 1
             if (item := self._item_of_turn(self._turn_of.get(action, self.turn))) is not None:
                 item.counts["failed"] += 1
