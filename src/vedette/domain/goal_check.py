@@ -200,10 +200,6 @@ def _looks_foreign(text: str) -> bool:
         if sum(ord(one) > 0x24F for one in letters) * 2 > len(letters) >= 8:
             return True  # of another script than Latin
     words = re.findall(r"[^\W\d_]+", text)
-    around = zip(words, ["", *words], [*words[1:], ""], strict=False)
-    # What stands between capitals is of a name: Van den Berg en Zonen.
-    foreign = sum(
-        word in _FOREIGN and not (before[:1].isupper() and after[:1].isupper())
-        for word, before, after in around
-    )
+    # As they are written: in a name such a word is often large (Van den Berg).
+    foreign = sum(word in _FOREIGN for word in words)
     return foreign >= _MOST_FOREIGN and foreign > sum(one.casefold() in _ENGLISH for one in words)

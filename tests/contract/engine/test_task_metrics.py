@@ -42,6 +42,8 @@ async def test_a_task_is_counted_as_it_ends_and_waits(tmp_path: Path) -> None:
         assert 'vedette_tasks_open{agent="worker",state="waiting"} 1.0' in text
         assert "vedette_tasks_stalled 1.0" in text
         clock.advance(5 * HOUR_US)
+        await order(fleet, "pause", run=run)  # it waits on, since it came to its bound
+        clock.advance(HOUR_US)
         await order(fleet, "steer", run=run, note="go on")
         await fleet.wait_until_idle()
         gauge_open_tasks(fleet.app.services)
@@ -52,7 +54,7 @@ async def test_a_task_is_counted_as_it_ends_and_waits(tmp_path: Path) -> None:
         assert total("tasks_ended", agent="worker", state="done") == 1
         assert total("items_closed", agent="worker", state="done") == 1
         assert total("items_closed", agent="worker", state="failed") == 1
-        assert f'vedette_task_wait_seconds_sum{{agent="worker"}} {5 * 3600}.0' in text
+        assert f'vedette_task_wait_seconds_sum{{agent="worker"}} {6 * 3600}.0' in text
         turns = fleet.app.store.runs.run(run)
         assert turns is not None
         assert f'vedette_task_turns_sum{{agent="worker"}} {turns.turn}.0' in text
