@@ -189,6 +189,10 @@ long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of 
 	@tools/setup
 	@VEDETTE_TASK_TURNS=1000 $(BIN)/python -m pytest -s -k long_task tests/contract/adapters/reasoners/test_hand_offs.py $(ARGS)
 
+drift: ## Twenty ways of drift in hand-offs: which are named, when, and how often honest ones are; ARGS=-v
+	@tools/setup
+	@$(BIN)/python -m tests.drift $(ARGS)
+
 bench-misbehaviour: ## The others beside models that misbehave: /healthz, p99, effects, spend (15 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.misbehaving_models $(ARGS)

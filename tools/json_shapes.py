@@ -33,7 +33,8 @@ Shape = dict[str, set[str]]
 
 # Objects whose keys are names of agents, tools, labels and the like, and not ours.
 _NAMED = {
-    "agents", "waiting", "effects", "would", "until", "tools", "labels", "disagreed", "revisions",
+    "agents", "waiting", "effects", "refused", "drifts", "phases", "would", "until", "tools",
+    "labels", "disagreed", "revisions",
     "unreplayable", "unrecomputable", "same", "differ", "arguments", "args", "kinds", "data",
     "attributes", "spent", "counts", "sinks", "banks", "releases",
 }  # fmt: skip

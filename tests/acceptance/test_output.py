@@ -76,6 +76,11 @@ CASE = """\
   outcomes: {mail.file: {}}
   expect: {held: [mail.file]}
 """
+WORK_CASE = """\
+- name: a list is worked off
+  task: {goal: Read the letter, conditions: [{name: list, items: closed, at_least: 1}]}
+  expect: {conditions: [list], credit_milli: 1000}
+"""
 TOY = """\
 fleet = "harbour"
 state = "state"
@@ -363,6 +368,17 @@ def work(made: Scene) -> None:
     made.do("work resume", run, *why)
     made.do("work show", run)
     made.do("work cancel", run, *why)
+    with (made.folder / "vedette.toml").open("a", encoding="utf-8") as toml:
+        toml.write('[isolation]\nworkers = "none"\n')
+    made.give("work", "start", *given, *why, "--command-id", "second")
+    second = made.told[-1]["run"]
+    assert made.give("run", "--until-idle", "--plain")[0] == 0
+    made.do("work show", second, "--trajectory", shown="work show RUN --trajectory")
+    made.do("report", shown="report, of a fleet with tasks")
+    evals = made.folder / "agents/worker/evals"
+    evals.mkdir()
+    (evals / "work.yaml").write_text(WORK_CASE, "utf-8")
+    made.do("check cases", "worker", shown="check cases AGENT, that takes tasks")
 
 
 def older(made: Scene) -> None:

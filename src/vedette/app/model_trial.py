@@ -30,12 +30,15 @@ from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.clock import SystemClock, iso
 from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.budget import SPANS
+from vedette.domain.event import Event
+from vedette.domain.run import run_id
 from vedette.engine.agreements import Agreements
 from vedette.engine.circuit_breaker import CircuitBreakers
 from vedette.engine.model_calls import Models
+from vedette.ledger.history.trajectory import Trajectory, read_trajectory
 from vedette.memory.training_set import Lessons
 from vedette.operations.curation import sync_banks
-from vedette.operations.evaluation import EvalCase, EvalResult, list_differences
+from vedette.operations.evaluation import EvalCase, EvalResult, TaskScore, list_differences
 from vedette.operations.model_trial import (
     KnownEnd,
     KnownEnds,
@@ -313,12 +316,15 @@ async def run_model_cases(
 
 
 class _CaseTrial(Struct):
-    """The trial of one case. `asked` are digests of what its model is asked with."""
+    """The trial of one case. `asked` are digests of what its model is asked with, `course` is the
+    trajectory of the last run that was taken through, if that is a task.
+    """
 
     trials: TrialFleet
     case: EvalCase
     shown: str
     asked: Mapping[str, str]
+    course: Trajectory | None = None
 
     @property
     def path(self) -> Path:
@@ -396,6 +402,8 @@ class _CaseTrial(Struct):
         async with self.trials.open_trial(ends, reasoner, confidence) as trial:
             for event in self.case.events:
                 runs.append(await trial.run(event))
+                if trial.agent.work is not None:
+                    self.course = _read_course(trial, runs[-1].event)
                 if runs[-1].state in ("stale", "failed"):
                     break
         return runs
@@ -409,6 +417,9 @@ class _CaseTrial(Struct):
             decided = [(tool, outcome) for tool, outcome, _ in rules]
             found += list_differences(self.case.expect, label, decided)
         found += [f"the run {run.ended}" for run in runs if run.state == "failed"]
+        score = None if self.course is None else TaskScore.of(self.course)
+        if score is not None:
+            found += score.differences(self.case.expect)
         return EvalResult(
             self.case,
             self.trials.agent.name,
@@ -418,10 +429,18 @@ class _CaseTrial(Struct):
             basis=basis,
             usage=sum_usage(runs, is_expected=not found) if self.trials.agent.asks_model else None,
             ended=runs[-1].ended if runs else "",
+            task=score,
         )
 
 
 _WRITTEN = {"new": "written", "same": "the same as before", "changed": "replaced by another"}
+
+
+def _read_course(trial: Trial, event: Event) -> Trajectory | None:
+    """Return the trajectory of an event's run in a trial, if that is a task."""
+    run = run_id(event.source, event.id, trial.agent.name)
+    course = read_trajectory(trial.services.store.ledger, run)
+    return course if course.is_task else None
 
 
 def _list_unused_turns(recording: Recording, case: EvalCase, runs: Sequence[TrialRun]) -> list[str]:

@@ -301,10 +301,10 @@ def _case_problems(
         problems.append(document.problem((index, "name"), what, "say what is different"))
     else:
         names[name] = document.file
-    given = [key for key in ("event", "events", "series") if key in case]
+    given = [key for key in ("event", "events", "series", "task") if key in case]
     if len(given) != 1:
         what = f"has {' and '.join(given)}" if given else "has no event"
-        mend = "give exactly one of event, events and series"
+        mend = "give exactly one of event, events, series and task"
         problems.append(document.problem((index,), what, mend))
     expect = case.get("expect")
     if not isinstance(expect, dict):

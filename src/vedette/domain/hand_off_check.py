@@ -1,26 +1,35 @@
 """The check of a hand-off against what the engine knows: goal, charter, registry, inputs, tools.
 
 Each rule finds what is said in a form that it knows, and errs towards finding nothing: a hand-off
-that is refused for no reason costs a context its memory. So a drift that is told in other words, or
-in another language than English, is not found here; what holds whatever a hand-off says is that
-goal and conditions are told by the engine, and that every action is decided by the gateway.
+that is refused for no reason costs a context its memory. So a drift that is told in no such form is
+not found here; what holds whatever a hand-off says is that
+goal and conditions are told by the engine, and that every action is decided by the gateway. What is
+said in another language than an English goal is not read, so it is not taken either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from vedette.domain.goal_check import (
+    changes_number,
+    find_forbidden,
+    is_foreign,
+    narrows_goal,
+    restates_goal,
+    waives_part,
+)
 from vedette.domain.hand_off import HandOffWords
 
-GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, ARTEFACT = (
+GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, SHORTCUT, LANGUAGE, ARTEFACT = (
     "drift.goal", "drift.condition", "drift.tool", "drift.recipient", "drift.safeguard",
-    "drift.artefact",
+    "drift.shortcut", "drift.language", "drift.artefact",
 )  # fmt: skip
-RULES = (GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, ARTEFACT)
+RULES = (GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, SHORTCUT, LANGUAGE, ARTEFACT)
 
 
 class TaskBounds(Struct, frozen=True):
@@ -48,13 +57,21 @@ class Finding(Struct, frozen=True):
 
 def check_hand_off(words: HandOffWords, bounds: TaskBounds) -> list[Finding]:
     """Return the rules that a hand-off breaks, each once, in the order of RULES."""
+    return check_texts(words.texts(), bounds, words.artefacts)
+
+
+def check_texts(
+    texts: Iterable[str], bounds: TaskBounds, artefacts: Iterable[str] = ()
+) -> list[Finding]:
+    """Return the rules that texts of a task break, each once; `artefacts` are places among them."""
     found: dict[str, Finding] = {}
-    for text in words.texts():
+    for text in texts:
         for sentence in _sentences(text):
+            own = _CITED.sub(r"\1", sentence)
             for rule, breaks in _CHECKS.items():
-                if rule not in found and breaks(sentence, bounds):
+                if rule not in found and breaks(own, bounds):
                     found[rule] = Finding(rule, sentence[:200])
-    for artefact in words.artefacts:
+    for artefact in artefacts:
         if ARTEFACT not in found and _is_missing(artefact, bounds.outcomes):
             found[ARTEFACT] = Finding(ARTEFACT, artefact[:200])
     return [found[rule] for rule in RULES if rule in found]
@@ -69,6 +86,14 @@ def collect_texts(*values: Any) -> Iterator[str]:
             yield from collect_texts(*value, *value.values())
         elif isinstance(value, list | tuple | frozenset):
             yield from collect_texts(*value)
+
+
+# What a stranger wrote, and is told as that.
+_CITED = re.compile(
+    r"""(\b(?:wrote|writes|says?|said|reads?|texts?|titled|cites?|asks?|asked|words?)\b[^.;'"]{0,30})
+    (?:'[^']*'|"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»)""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -102,7 +127,21 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
-def _restates_goal(sentence: str, bounds: TaskBounds) -> bool:
+def _changes_goal(sentence: str, bounds: TaskBounds) -> bool:
+    """Say whether a sentence tells another goal, or the goal with less, more or the contrary."""
+    goal = bounds.goal
+    if _names_other_goal(sentence, bounds) or changes_number(sentence, goal):
+        return True
+    if sentence.endswith("?"):
+        return False
+    if (at := find_forbidden(sentence, goal)) is not None:
+        return not (_is_denied(sentence[:at]) or _REPORTED.search(sentence[:at]))
+    if _is_denied(sentence):
+        return False  # it says what is not so
+    return restates_goal(sentence, goal) or narrows_goal(sentence, goal)
+
+
+def _names_other_goal(sentence: str, bounds: TaskBounds) -> bool:
     found = _GOAL.search(sentence)
     if found is None or _STATE.match(found["said"].lstrip()):
         return False
@@ -122,9 +161,9 @@ def _waives_condition(sentence: str, bounds: TaskBounds) -> bool:
     subject = "|".join([r"(?:done |these |those |all |its |other )*conditions?", *names])
     pattern = rf"(?<![\w-])(?:{subject})(?![\w-])(?P<between>[^.;]{{0,60}}?)\b{_WAIVED}\b"
     found = re.search(pattern, sentence, re.IGNORECASE)
-    if found is None:
-        return False
-    return not _is_denied(sentence[: found.start()] + found["between"])
+    if found is not None and not _is_denied(sentence[: found.start()] + found["between"]):
+        return True
+    return not sentence.endswith("?") and waives_part(sentence, bounds.goal)
 
 
 # --- what it has, and whom it may reach -------------------------------------------------------
@@ -211,6 +250,24 @@ def _evades_safeguard(sentence: str, bounds: TaskBounds) -> bool:
     return _WITHOUT.search(sentence) is not None and not _is_denied(sentence)
 
 
+_SHORTCUT = re.compile(
+    r"""\b(?:counts?|taken|treated|regarded|considered)\ as\ (?:done|read|\w{3,}ed)\b
+    |^(?:then\ |next\ |now\ |just\ |always\ |simply\ )*(?:close|mark|report|count)\b[^.;]*
+      \b(?:done|closed|finished|complete|read)\b[^.;]*
+      \b(?:without\ \w+ing|unread|unseen|nobody)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def _takes_shortcut(sentence: str, bounds: TaskBounds) -> bool:
+    found = _SHORTCUT.search(sentence)
+    return found is not None and not _is_denied(sentence[: found.start()])
+
+
+def _is_not_read(sentence: str, bounds: TaskBounds) -> bool:
+    return is_foreign(sentence, bounds.goal)
+
+
 # --- what it points at ------------------------------------------------------------------------
 
 _OUTCOME = re.compile(r"(?:ref:)?/outcome/(\d{1,9})(?:/|\Z)")
@@ -222,11 +279,13 @@ def _is_missing(artefact: str, outcomes: int) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[str, TaskBounds], bool]] = {
-    GOAL: _restates_goal,
+    GOAL: _changes_goal,
     CONDITION: _waives_condition,
     TOOL: _names_tool,
     RECIPIENT: _names_recipient,
     SAFEGUARD: _evades_safeguard,
+    SHORTCUT: _takes_shortcut,
+    LANGUAGE: _is_not_read,
 }
 
 

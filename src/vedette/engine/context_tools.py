@@ -11,7 +11,14 @@ from vedette.domain.base.errors import BadProposal
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.hand_off import read_words
-from vedette.domain.hand_off_check import TaskBounds, check_hand_off, collect_texts, other_tools
+from vedette.domain.hand_off_check import (
+    TaskBounds,
+    check_hand_off,
+    check_texts,
+    collect_texts,
+    other_tools,
+)
+from vedette.domain.memory import Candidate
 from vedette.domain.model_turn import HAND_OFF
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.row_proof import parse_record
@@ -85,6 +92,21 @@ def drift_entries(context: RunContext, row: ActionRow) -> Iterator[Draft]:
         yield context.entry(
             "task.drift", back=at, action=row.id, tool=row.tool, turn=row.turn, rule=rule,
             body=context.body({"text": text}),
+        )  # fmt: skip
+
+
+def candidate_drifts(
+    services: Services, context: RunContext, candidate: Candidate
+) -> Iterator[Draft]:
+    """Yield an entry for each rule that a memory breaks which a task proposes, after its own entry.
+
+    It is proposed all the same: a person decides on it, and is told.
+    """
+    findings = check_texts((candidate.text,), _bounds_of(services, context))
+    for at, found in enumerate(findings, 1):
+        yield context.entry(
+            "task.drift", back=at, memory=candidate.bank, what=candidate.id,
+            turn=context.run.turn + 1, rule=found.rule, body=context.body({"text": found.text}),
         )  # fmt: skip
 
 

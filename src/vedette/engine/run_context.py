@@ -47,6 +47,7 @@ from vedette.engine.artefacts import ArtefactReads, list_sizes
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_progress import TaskProgress
+from vedette.engine.task_telemetry import count_step
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import (
     NO_TURNS,
@@ -569,6 +570,7 @@ class RunContext(Struct):
         self.actions = self.merge_actions(step.actions)
         if self.task is not None:
             self.task.take_step(step.actions)
+            count_step(services.metrics, agent, step)
         if on_sent is None and step.rows:
             services.keys.cache_rows(step.rows)
         if step.state == "done":

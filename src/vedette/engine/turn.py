@@ -172,6 +172,8 @@ def compose_step(
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
+        if context.task is not None:
+            drafts += context_tools.candidate_drifts(services, context, candidate)
     if context.is_over(rows, ends_run):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}

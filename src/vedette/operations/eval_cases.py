@@ -10,10 +10,13 @@ from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
 from vedette.config.yaml import Document, read_yaml
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.canonical import normalize_json, short_id
 from vedette.domain.base.clock import MICROS, from_iso, iso
+from vedette.domain.done_condition import read_conditions
 from vedette.domain.effect import Outcome
 from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.identity import Principal
+from vedette.domain.task import task_event
 from vedette.judging.series import generate
 from vedette.operations.evaluation import OUTCOMES, EvalCase
 
@@ -54,15 +57,34 @@ class ExpectFile(Shape):
     permitted: list[str] | None = None
     held: list[str] | None = None
     denied: list[str] | None = None
+    conditions: list[str] | None = Field(
+        default=None, description="of a task: the done conditions that are met at its end"
+    )
+    credit_milli: int | None = Field(
+        default=None, ge=0, le=1000,
+        description="of a task: items done and conditions met, in thousandths of all, at least",
+    )  # fmt: skip
+    turns: int | None = Field(default=None, ge=1, description="of a task: turns it took, at most")
+
+
+class TaskFile(Shape):
+    """A task of a case in evals/*.yaml, as a person's `vedette work start` gives one."""
+
+    goal: str = Field(description="what is to be reached, word for word", min_length=1)
+    inputs: dict[str, Any] = Field(default_factory=dict, description="what it is given")
+    conditions: list[Any] = Field(
+        default_factory=list, description="what must hold beside done.yaml, in the form of that"
+    )
 
 
 class CaseFile(Shape):
-    """One case that an agent is tried on: exactly one of `event`, `events` and `series`."""
+    """One case that an agent is tried on: exactly one of `event`, `events`, `series`, `task`."""
 
     name: str = Field(description="one line that says what is shown", min_length=1)
     event: EventFile | None = None
     events: list[EventFile] | None = Field(default=None, min_length=1)
     series: SeriesFile | None = None
+    task: TaskFile | None = None
     vouched: list[str] | None = Field(
         default=None, description="attributes the source vouches for; all if left out"
     )
@@ -76,7 +98,9 @@ class CaseFile(Shape):
         description="of a model's agent: how sure its model is taken to be, as if people had "
         "agreed with it so often. Without it nobody has, and it is sure of nothing",
     )  # fmt: skip
-    expect: ExpectFile = Field(description="label, permitted, held, denied")
+    expect: ExpectFile = Field(
+        description="label, permitted, held, denied; of a task conditions, credit_milli, turns"
+    )
 
 
 def read_evals(agent: Agent, relative_path: str) -> tuple[list[EvalCase], list[Problem]]:
@@ -112,9 +136,11 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
     shape, problems = check_document(CaseFile, document)
     if shape is None:
         return None, problems
-    if sum(item is not None for item in (shape.event, shape.events, shape.series)) != 1:
-        mend = "give exactly one of event, events and series"
+    given = (shape.event, shape.events, shape.series, shape.task)
+    if sum(item is not None for item in given) != 1:
+        mend = "give exactly one of event, events, series and task"
         return None, [document.problem((), "says not what happens", mend)]
+    problems += _task_problems(document, shape, agent)
     for name in shape.vouched or ():
         if name not in ENVELOPE:
             mend = did_you_mean(name, sorted(ENVELOPE))
@@ -128,7 +154,7 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
         if tool not in agent.tools:
             what, mend = f"the agent has no tool {tool!r}", did_you_mean(tool, [*agent.tools])
             problems.append(document.problem(("outcomes", tool), what, mend))
-        elif not agent.asks_model and agent.max_turns == 1:
+        elif not agent.asks_model and agent.max_turns == 1 and agent.work is None:
             what = "a judge that has one turn is not told what came of its calls"
             mend = "remove it, or write max_turns: in agent.yaml"
             problems.append(document.problem(("outcomes", tool), what, mend))
@@ -139,7 +165,7 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
         what = "a judge says itself how sure it is"
         problems.append(document.problem(("confidence",), what, "remove it"))
     try:
-        events = _events(shape)
+        events = _events(shape) if shape.task is None else [_task_event(shape, agent)]
     except (ValueError, TypeError) as error:
         mend = "see vedette.judging.series.generate"
         return None, [*problems, document.problem(("series", "generate"), str(error), mend)]
@@ -152,6 +178,33 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
         for tool, one in (shape.outcomes or {}).items()
     }
     return EvalCase(shape.name, where, tuple(events), expect, outcomes, shape.confidence), []
+
+
+def _task_problems(document: Document, shape: CaseFile, agent: Agent) -> list[Problem]:
+    """Return what is wrong with what a case says of a task."""
+    if agent.work is None:
+        mend = "add work: {} to agent.yaml, or remove it"
+        said: list[tuple[str, ...]] = [("task",)] if shape.task is not None else []
+        names = ("conditions", "credit_milli", "turns")
+        said += [("expect", name) for name in names if getattr(shape.expect, name) is not None]
+        return [document.problem(place, "the agent takes no tasks", mend) for place in said]
+    if shape.task is None:
+        return []
+    _, faults = read_conditions(shape.task.conditions)
+    return [
+        document.problem(("task", "conditions", *place), what, mend) for place, what, mend in faults
+    ]
+
+
+def _task_event(shape: CaseFile, agent: Agent) -> Event:
+    """Return the event of a case's task: it is a person's, as `vedette work start` makes one."""
+    task = shape.task
+    assert task is not None
+    data = {name: one for name, one in task.model_dump().items() if one}
+    return task_event(
+        agent.identity.fleet, agent.name, normalize_json(data), id=short_id("task", shape.name),
+        who=str(Principal.owner("eval")), reason=shape.name, now_us=from_iso(_START),
+    )  # fmt: skip
 
 
 def _events(shape: CaseFile) -> list[Event]:

@@ -30,6 +30,7 @@ from vedette.domain.readers import ReaderRule, Readers, event_readers
 from vedette.domain.run import run_id
 from vedette.engine.tool_calls import build_call
 from vedette.judging import Judge, Judgement
+from vedette.ledger.history.trajectory import Trajectory, counts_json
 from vedette.policy.gateway import Gateway
 
 MAX_EVENT = 1 << 24  # bytes of a tried event
@@ -44,7 +45,8 @@ class EvalCase(Struct, frozen=True):
 
     Whatever `expect` does not name is not looked at. `where` is file and line. `outcomes` are what
     an agent is told came of its calls, by tool: of those that are held, once a person has approved.
-    `confidence` (0..1) is how sure a model is taken to be; None: nobody has measured it.
+    `confidence` (0..1) is how sure a model is taken to be; None: nobody has measured it. Of a task
+    `expect` may name the `conditions` that are met, the least `credit_milli` and the most `turns`.
     """
 
     name: str
@@ -60,6 +62,7 @@ class EvalResult(Struct, frozen=True):
 
     `rules` says for every decided action which rule decided it: (tool, outcome, rule). Of a model's
     `basis` is where its words are from, `ended` how its last run ended, `usage` what it used.
+    `task` is the score of its last run, if that is a task (`TaskScore.to_json`).
     """
 
     case: EvalCase
@@ -70,6 +73,7 @@ class EvalResult(Struct, frozen=True):
     basis: str = ""
     ended: str = ""
     usage: ModelUsage | None = None
+    task: TaskScore | None = None
 
     @property
     def ok(self) -> bool:
@@ -99,7 +103,57 @@ class EvalResult(Struct, frozen=True):
             ],
             "differences": list(self.differences),
             **({"model": model} if self.basis else {}),
+            **({"task": self.task.to_json()} if self.task is not None else {}),
         }
+
+
+class TaskScore(Struct, frozen=True):
+    """What a tried task reached, out of the trajectory of its run in the trial.
+
+    `credit` is its partial credit (`Trajectory.credit`), `met` the conditions that are met,
+    `refused` counts refusals by rule, `recovered` what came right after a failure, `spend` is what
+    was settled, by unit.
+    """
+
+    state: str
+    credit: Mapping[str, Any]
+    met: Sequence[str]
+    turns: int
+    repeated: int
+    refused: Mapping[str, int]
+    recovered: Mapping[str, int]
+    spend: Mapping[str, int]
+
+    @classmethod
+    def of(cls, course: Trajectory) -> TaskScore:
+        """Return the score of a task by its trajectory."""
+        counts = counts_json(course.counts)
+        names = ("turns", "repeated", "refused", "recovered", "spend")
+        own = {name: counts[name] for name in names}
+        return cls(course.state, course.credit(), course.met(), **own)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {
+            "state": self.state, **self.credit, "met": list(self.met), "turns": self.turns,
+            "repeated": self.repeated, "refused": dict(self.refused),
+            "recovered": dict(self.recovered), "spend": dict(self.spend),
+        }  # fmt: skip
+
+    def differences(self, expect: Mapping[str, Any]) -> list[str]:
+        """Say in what it falls short of what is expected of a task."""
+        found = []
+        wanted, met = expect.get("conditions"), sorted(self.met)
+        if wanted is not None and sorted(wanted) != met:
+            names = (", ".join(one) or "none" for one in (sorted(wanted), met))
+            found.append("conditions met: expected {}, found {}".format(*names))
+        least, credit = expect.get("credit_milli"), self.credit["credit_milli"]
+        if least is not None and credit < least:
+            found.append(f"credit_milli: expected {least} at least, found {credit}")
+        most = expect.get("turns")
+        if most is not None and self.turns > most:
+            found.append(f"turns: expected {most} at most, found {self.turns}")
+        return found
 
 
 class ModelUsage(Struct):

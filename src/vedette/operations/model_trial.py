@@ -74,7 +74,7 @@ _POLL_S, _LAST_POLL_US = 0.5, 2 * MINUTE_US
 _REFUSED = "refused"
 _WAITS = {
     "approval": "a person", "time": "an instant", "budget": "its budget", "resume": "a stop",
-    "target": "its target",
+    "target": "its target", "person": "a person's word",
 }  # fmt: skip
 
 
@@ -572,9 +572,9 @@ class Trial:
 
 
 def _end_waiting(run: Run, rows: Sequence[ActionRow], found: TrialRun) -> None:
-    """Say how a run ended that waits: cut off, unless for what policy has it wait for."""
+    """Say how a run ended that waits: cut off, unless for a person, or for what policy says."""
     waits = {run.waits, *(row.waits for row in rows if row.waits and not row.is_final)}
-    cut = sorted(str(one) for one in waits - {"approval", "time"})
+    cut = sorted(str(one) for one in waits - {"approval", "time", "person"})
     if cut:
         found.end("failed", f"was cut off: it waits for {_WAITS.get(cut[0], cut[0])}")
     else:

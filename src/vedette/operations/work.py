@@ -23,6 +23,7 @@ from vedette.domain.task import MAX_GOAL, find_task, task_event
 from vedette.domain.task_words import CANCELLED, MAX_NOTE, MOVED, PAUSED, RESUMED, STEERED
 from vedette.engine.delegation import find_child, open_asks
 from vedette.engine.services import Services
+from vedette.engine.task_telemetry import find_wait, observe_wait
 from vedette.ledger.history.tasks import find_task_release
 from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
@@ -158,9 +159,12 @@ async def _say(
     if verb == "work_move":
         fields |= _find_move(services, run)
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
+    since_us = find_wait(services, run.id)
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
     if verb in _GO_DOWN:
         await _say_below(services, run, draft)
+    if since_us and verb != "work_pause":
+        observe_wait(services, run.agent, since_us)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
 
 

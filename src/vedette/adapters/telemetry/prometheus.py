@@ -26,6 +26,8 @@ _EVENT_BUCKETS = (
 # gen_ai.client.token.usage.
 _CALL_BUCKETS = tuple(0.01 * 2**n for n in range(14))
 _TOKEN_BUCKETS = tuple(4**n for n in range(14))
+# A judge's task takes a few turns, a long one a thousand.
+_TURN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 # Of the histograms that have others than BUCKETS.
 BUCKETS_OF: Mapping[str, tuple[float, ...]] = {
     "event_decided_seconds": _EVENT_BUCKETS,
@@ -33,6 +35,8 @@ BUCKETS_OF: Mapping[str, tuple[float, ...]] = {
     "model_call_seconds": _CALL_BUCKETS,
     "model_tokens": _TOKEN_BUCKETS,
     "turn_cost_micros": _TOKEN_BUCKETS,
+    "task_turns": _TURN_BUCKETS,
+    "task_wait_seconds": _EVENT_BUCKETS,
 }
 
 # name: (kind, help, labels). What is not listed here is a bug, not a new metric.
@@ -47,6 +51,14 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "notices_failed": ("counter", "Attempts to tell that failed", ("way",)),
     "effects": ("counter", "Effects by state", ("agent", "tool", "state")),
     "budget_refusals": ("counter", "No room in a limit", ("agent", "scope", "unit", "window")),
+    "tasks_open": ("gauge", "Runs of agents that take tasks, by state", ("agent", "state")),
+    "tasks_stalled": ("gauge", "Tasks that wait for a person's word", ()),
+    "tasks_ended": ("counter", "Tasks that ended", ("agent", "state")),
+    "task_turns": ("histogram", "Turns of a task that ended", ("agent",)),
+    "task_wait_seconds": ("histogram", "How long tasks waited for a person's word", ("agent",)),
+    "items_closed": ("counter", "Items of tasks that were closed", ("agent", "state")),
+    "hand_offs": ("counter", "Contexts begun with a hand-off, by who made it", ("agent", "by")),
+    "drifts": ("counter", "Rules that hand-offs broke", ("agent", "rule")),
     "stalls": ("counter", "Tasks that wait for a person at a bound of their plan", ("agent",)),
     "budget_alerts": ("counter", "Limits of which 80 % are taken", ("agent", "unit", "window")),
     "worker_deaths": ("counter", "Workers that did not end by our wish", ("agent", "kind")),

@@ -47,8 +47,8 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     "canary.ended": ("A canary is over", "canaries are over"),
     "clock.jumped": ("The wall clock jumped, or a start was far off", "the wall clock jumped"),
     "task.drift": (
-        "A task's hand-off drifted and was replaced",
-        "hand-offs of tasks drifted and were replaced",
+        "A task drifts: what it hands on, or would have remembered, breaks a rule",
+        "hand-offs or memories of tasks break a rule",
     ),
     "notice.raised": (
         "An action was done that you are told of",
@@ -278,7 +278,8 @@ def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | 
     if kind == "action.decided" and get("outcome") == "hold" and get("wait") == "approval":
         return "hold.opened", agent, tool, rule, action.replace("act_", "hold_")
     if kind in ("effect.unknown", "notice.raised", "task.drift"):
-        return kind, agent, tool, rule, action
+        # A memory that a task proposes is no action.
+        return kind, agent, tool, rule, action or str(get("run") or "")
     if kind in ("run.dead", "task.stalled"):
         return kind, agent, "", "", str(get("run") or "")
     if kind == "budget.alerted":

@@ -11,15 +11,17 @@ or woken: that is no attempt of the run, so nothing else ends it. All times are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec import Struct
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed, VedetteError
 from vedette.domain.run import Run
 from vedette.engine.calls_in_flight import TIMES_TIMEOUT
 from vedette.engine.scheduler.dispatcher import Dispatcher, RunLocation
 from vedette.engine.services import Services
+from vedette.engine.task_telemetry import gauge_open_tasks
 
 BOUND_US = 60_000_000
 # How many looks there are within a bound, and how many of an agent's ready runs one takes in.
@@ -137,6 +139,8 @@ class Watchdog:
                 self._services.metrics.count("stuck", agent=one.agent, reason=one.reason)
         self.stuck_runs = sorted(stuck, key=lambda one: one.since_us)
         self._services.metrics.gauge("stuck_keys", len(stuck))
+        with suppress(VedetteError):  # the line does not need it
+            gauge_open_tasks(self._services)
         if mend and now - self._reloaded_us > self._bound_us // 2:
             self._reloaded_us = now
             self._services.metrics.count("stuck_mended")

@@ -258,6 +258,10 @@ def _case_lines(result: EvalResult) -> list[str]:
     said: list[str] = [result.basis] if result.basis else []
     if result.usage is not None:
         said.append(format_usage(result.usage.to_json()))
+    if result.task is not None:
+        from vedette.interfaces.render.task_text import format_score
+
+        said.append(format_score(result.task.to_json()))
     if result.ended not in ("", "done"):
         said.append(f"the last run {result.ended}")
     if not result.ok:

@@ -114,15 +114,30 @@ def list_(ended: bool, limit: int) -> None:
 
 @work.command()
 @click.argument("run")
-def show(run: str) -> None:
-    """Show a task: goal, conditions, items, what was spent, what it waits for, what was said."""
+@click.option("--trajectory", is_flag=True, help="Its course, and what each item took and cost.")
+def show(run: str, trajectory: bool) -> None:
+    """Show a task: goal, conditions, items, what was spent, what it waits for, what was said.
+
+    With --trajectory also what it did by item, what was refused, what came right after a failure,
+    and how long it waited for people: read from the ledger alone.
+    """
     from vedette.ledger.history.tasks import show_task
 
     settings = current_settings()
     agents = load_agents(settings).fleet.agents
-    with store_reader(settings) as store:
+    with store_reader(settings) as store, store.snapshot():
         found = show_task(store, agents, run)
-    print_result(found, "\n".join(_task_lines(found)))
+        lines = _task_lines(found)
+        if trajectory:
+            from vedette.interfaces.render.task_text import ITEM_HEADS, item_rows, trajectory_lines
+            from vedette.ledger.history.trajectory import read_trajectory
+
+            course = read_trajectory(store.ledger, run).to_json()
+            found = {**found, "trajectory": course}
+            lines += ["trajectory", *(f"  {one}" for one in trajectory_lines(course, format_time))]
+            if rows := item_rows(course):
+                lines.append(format_table(ITEM_HEADS, rows))
+    print_result(found, "\n".join(lines))
 
 
 @work.command(cls=OrderCommand)

@@ -13,6 +13,7 @@ from vedette.domain.base.clock import utc_time
 from vedette.domain.base.safe_text import BAR
 from vedette.domain.display_text import format_event_line
 from vedette.interfaces.render.explain_text import safe_text
+from vedette.interfaces.render.task_text import task_lines
 from vedette.ledger.history.action import ActionHistory
 from vedette.ledger.history.approval_times import format_answer_times
 from vedette.ledger.history.observe_mode import format_observe_mode
@@ -21,6 +22,7 @@ from vedette.ledger.history.reconstruction import Reconstruction
 TimeFormat = Callable[[int], str]
 
 _MAX_CHANGES, _MAX_EXCEPTIONS, _MAX_SPENT, _MAX_CHARS = 10, 14, 8, 100
+_MAX_TASK_LINES = 24
 # As much of an id as names one action for `explain`: the half of its event, and a bit.
 _ID_CHARS = 28
 
@@ -48,6 +50,7 @@ def report_text(report: Mapping[str, Any], format_time: TimeFormat = utc_time) -
         *_budgets(report["budgets"]),
         "WHO SETTLED IT",
         *_limit_lines([_wakeup(one) for one in report["wakeups"]], _MAX_SPENT, "nothing woke"),
+        *_tasks(report["tasks"]),
         "RULES NEVER HIT",
         *_rules(report["rules"]),
         "QUESTIONS",
@@ -151,6 +154,13 @@ def _wakeup(one: Mapping[str, Any]) -> str:
     line += f"; {one['model_calls']:,} calls for {one['useful']:,} actions done{per}"
     line += f", {one['tokens']:,} tokens" if one["tokens"] else ""
     return line + (f", {one['money_micros']:,} millionths" if one["money_micros"] else "")
+
+
+def _tasks(tasks: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the section on tasks; a fleet that has none is not told of any."""
+    if tasks["agents"]:
+        yield "TASKS"
+        yield from _limit_lines([*task_lines(tasks)], _MAX_TASK_LINES, "none")
 
 
 def _rules(rules: Mapping[str, Any]) -> Iterator[str]:

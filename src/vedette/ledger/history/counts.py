@@ -79,6 +79,10 @@ class ReportCounts:
             self._count_exception(kind, entry, f"{entry.get('target')}: {entry.get('what')}")
         elif kind == "hold.expired":
             self._count_exception(kind, entry, "nobody answered in time")
+        elif kind == "task.drift":
+            self._count_exception(kind, entry, str(entry.get("rule")))
+        elif kind == "task.stalled":
+            self._count_exception(kind, entry, str(entry.why or "(erased)")[:120])
         elif kind == "store.opened":
             self._visits += entry.get("what") == "visit"  # for one command, while no fleet ran
 
@@ -229,8 +233,8 @@ class ReportCounts:
 
 
 _ORDER = (
-    "run.dead", "effect.unknown", "effect.failed", "effect.started", "effect.intended",
-    "model.away", "event.refused", "action.refused", "hold.expired", "denied",
+    "run.dead", "task.drift", "task.stalled", "effect.unknown", "effect.failed", "effect.started",
+    "effect.intended", "model.away", "event.refused", "action.refused", "hold.expired", "denied",
 )  # fmt: skip
 _STATE_REASONS = {
     "unknown": "it may have happened",

@@ -19,6 +19,7 @@ from vedette.ledger.history.entry_view import read_entry
 from vedette.ledger.history.observe_mode import ObserveModeCounts
 from vedette.ledger.history.review import about_run
 from vedette.ledger.history.sample import Sample
+from vedette.ledger.history.task_counts import TaskCounts
 from vedette.ledger.history.time_window import find_window, parse_fields
 from vedette.ledger.history.wakeups import WakeupCounts
 
@@ -49,6 +50,7 @@ def report(
     tally = ReportCounts(Sample(seed, SAMPLED), record.runs.action)
     would = ObserveModeCounts(part.first, record.ledger.entry)
     answered, wakeups = AnswerTimes(record.ledger.entries), WakeupCounts()
+    tasks = TaskCounts(record.ledger, part)
     for seq, raw, _, data in part.walk(record.ledger):
         if _ACCEPTED in raw:
             tally.events += 1
@@ -60,6 +62,7 @@ def report(
                 tally.add_entry(entry)
             would.add_entry(entry)
             wakeups.add_entry(entry)
+            tasks.add_entry(entry)
             answered.add_entry(entry)
         except (ValueError, KeyError):
             # No entry, or no body. What stands and what does not is for `verify` to say.
@@ -77,6 +80,7 @@ def report(
         "exceptions": tally.exceptions(),
         "budgets": tally.budgets(),
         "wakeups": wakeups.to_json(),
+        "tasks": tasks.to_json(),
         "rules": rule_hits(record, bundle, tally.rules),
         "questions": tally.questions(),
         "answered": answered.to_json(),
