@@ -34,7 +34,8 @@ def write_small_week(folder: Path) -> Path:
 
 def week_target(folder: Path, weeks: Path) -> dict[str, Any]:
     """Return the target's table of a fleet in `folder`."""
-    return {"kind": "folder", "path": str(folder / "week"), "read": [str(weeks)]}
+    path = str(folder / "week")
+    return {"kind": "folder", "path": path, "create": True, "read": [str(weeks)]}
 
 
 def write_content(folder: Path) -> Path:
@@ -43,14 +44,17 @@ def write_content(folder: Path) -> Path:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "agents/weekly_review", content / "agents/weekly_review", ignore=ignored)
     (content / "memory").mkdir()
-    remove_tests(copy_policies(content / "policies"))
+    copy_policies(content / "policies")
     return content
 
 
 def weekly_fleet(folder: Path, weeks: Path, **more: Any) -> FleetHarness:
     """Return a fleet of the shipped agent, not opened, over these weeks."""
-    targets = {"week": week_target(folder, weeks)}
-    return FleetHarness(folder, content=write_content(folder), targets=targets, **more)
+    content = write_content(folder)
+    remove_tests(content / "policies")
+    return FleetHarness(
+        folder, content=content, targets={"week": week_target(folder, weeks)}, **more
+    )
 
 
 def check_report(report: str, weeks: Path) -> dict[str, list[str]]:

@@ -71,6 +71,7 @@ def lay_out(
         "[targets.week]",
         'kind = "folder"',
         'path = "@state/week"',
+        "create = true",
         f"read = [{json.dumps(str(ROOT / 'samples' / 'harbour_week'))}]",
         "[targets.oncall]",
         'kind = "webhook"',

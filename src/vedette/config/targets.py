@@ -126,6 +126,8 @@ def _table_problems(
         yield from _kind_problems(kind, table, targets)
     yield from _reach_problems(table.get("reach", []))
     yield from _read_problems(table.get("read", []))
+    if not isinstance(table.get("create", False), bool):
+        yield ("create",), "is not true or false", "write create = true to have the folder made"
     for named in secret_names(table):
         if len(secret_keys(table, named)) > 1:
             what = f"{named} is referred to more than once"

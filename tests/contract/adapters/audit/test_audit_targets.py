@@ -102,6 +102,7 @@ async def _run(folder: Path, port: int) -> None:
             "kind": "webhook", "url": f"http://127.0.0.1:{port}/hook",
             "record_file": str(folder / "record.jsonl"),
         },
+        "week": {"kind": "folder", "path": str(folder / "week")},
     }  # fmt: skip
     tables = "".join(
         f"[targets.{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in table.items())
@@ -604,6 +605,7 @@ async def _one_call(folder: Path) -> AsyncIterator[FleetHarness]:
         board = {"kind": "board", "path": str(folder / "board.db")}
         targets = {
             "oncall": {"kind": "webhook", "url": url}, "mailbox": mailbox, "board": board,
+            "week": {"kind": "folder", "path": str(folder / "week")},
         }  # fmt: skip
         async with FleetHarness(folder, targets=targets) as one:
             await sound(one)
