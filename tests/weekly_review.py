@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ UNREADABLE, ORDERS, LARGE = "144", "138", "156"
 GOAL = "Review the week."
 
 
-def write_small_week(folder: Path) -> Path:
-    """Write twelve papers of the sample week and its incidents; return the folder of weeks."""
+def write_small_week(folder: Path, papers: Sequence[str] = TWELVE) -> Path:
+    """Write a few papers of the sample week and its incidents; return the folder of weeks."""
     week = folder / "weeks" / WEEK
     week.mkdir(parents=True)
-    for name in (*(f"{number}.txt" for number in TWELVE), "incidents.jsonl"):
+    for name in (*(f"{number}.txt" for number in papers), "incidents.jsonl"):
         shutil.copy(SAMPLES / WEEK / name, week / name)
     return week.parent
 

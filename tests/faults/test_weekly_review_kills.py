@@ -43,7 +43,8 @@ def write_fleet(folder: Path, weeks: Path) -> Path:
     content, state = write_content(folder), folder / "state"
     lines = [
         'fleet = "harbour"', f"state = {json.dumps(str(state))}", "[content]",
-        *(f"{name} = {json.dumps(str(content / name))}" for name in ("agents", "policies", "memory")),
+        *(f"{name} = {json.dumps(str(content / name))}"
+          for name in ("agents", "policies", "memory")),
         "[serve]", 'http = ""', "[targets.week]",
         *(f"{name} = {json.dumps(value)}" for name, value in week_target(state, weeks).items()),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The shipped weekly_review on the papers of the sample week: what it reads, says, files, refuses."""
+"""The shipped weekly_review on papers of the sample week: what it reads, says, files, refuses."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_a_week_without_papers_waits_for_a_person(tmp_path: Path) -> None:
         assert not (tmp_path / "week" / "reports").exists()
 
 
-# --- the tools, for whoever reasons ------------------------------------------------------------------
+# --- the tools, for whoever reasons ---------------------------------------------------------
 
 
 @pytest.fixture
@@ -173,7 +173,8 @@ def claim(document: str, quote: str) -> dict[str, Any]:
         ([claim("inc_19a1", "berth_power")], "was not read in this review"),
         ([], "it claims nothing"),
     ],
-    ids=["none", "misquoted", "blank", "unread", "unknown", "another week", "path", "incident", "empty"],
+    ids=["none", "misquoted", "blank", "unread", "unknown", "another week", "path",
+         "incident", "empty"],
 )  # fmt: skip
 def test_a_claim_that_is_not_sourced_is_named_and_nothing_is_written(
     tmp_path: Path, tools: Any, claims: list[Any], why: str

@@ -98,7 +98,7 @@ def run_cases(
         raise_first_error(problems)
         if not cases:
             skipped.append((agent.name, "it has no cases"))
-        elif agent.asks_model or (agent.has_judge and agent.max_turns > 1):
+        elif agent.asks_model or (agent.has_judge and (agent.max_turns > 1 or agent.work)):
             from vedette.app.model_trial import run_model_cases
 
             # A judge with several turns is tried on the engine's line, too, and asks nobody.

@@ -13,7 +13,7 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.effect import Outcome
-from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.event import DATA, ENVELOPE, TASK_TYPE, TICK_TYPE, Event
 from vedette.judging.series import generate
 from vedette.operations.evaluation import OUTCOMES, EvalCase
 
@@ -128,7 +128,7 @@ def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Probl
         if tool not in agent.tools:
             what, mend = f"the agent has no tool {tool!r}", did_you_mean(tool, [*agent.tools])
             problems.append(document.problem(("outcomes", tool), what, mend))
-        elif not agent.asks_model and agent.max_turns == 1:
+        elif not agent.asks_model and agent.max_turns == 1 and agent.work is None:
             what = "a judge that has one turn is not told what came of its calls"
             mend = "remove it, or write max_turns: in agent.yaml"
             problems.append(document.problem(("outcomes", tool), what, mend))
@@ -158,7 +158,14 @@ def _events(shape: CaseFile) -> list[Event]:
     vouched = ENVELOPE if shape.vouched is None else frozenset(shape.vouched)
     if shape.series is None:
         given = [shape.event] if shape.event is not None else shape.events or []
-        return [Event(**event.model_dump(), vouched=vouched) for event in given]
+        # A tick and a task are the engine's own events: it vouches for all of them.
+        return [
+            Event(
+                **event.model_dump(),
+                vouched=vouched | {DATA} if event.type in (TICK_TYPE, TASK_TYPE) else vouched,
+            )
+            for event in given
+        ]
     start = from_iso(_START)
     return [
         Event(
