@@ -1,6 +1,7 @@
 """The weekly review of the sample week, from the order to the report, by the real `vedette`.
 
-    python -m tools.weekly_review [FOLDER]    a fleet in FOLDER (.tools/weekly-review), kept; the report
+    python -m tools.weekly_review [FOLDER]    its progress and its report; the fleet is kept in
+                                              FOLDER (.tools/weekly-review)
     python -m tools.weekly_review --picture   three moments of it, as docs/weekly-review.svg
 
 What has to leave the house waits for you: it says how to look at it, and how to let it go.
@@ -115,7 +116,8 @@ def record(out: Path) -> None:
             shown = f"cd harbour && {command} | head -n {_LINES}"
             said, _ = at_a_terminal(shown, home, environment(home))
             lines = [steady(line, str(home), began) for line in said.replace("\r", "").split("\n")]
-            steps.append((f"{command} | head -n {_LINES}", [line for line in lines if line.strip()]))
+            kept = [line for line in lines if line.strip()]
+            steps.append((f"{command} | head -n {_LINES}", kept))
 
         run(config, lambda one: one["items"].get("done", 0) >= _MOMENT)
         look()
