@@ -124,8 +124,8 @@ def record(out: Path) -> None:
         run(config, lambda one: False)
         look()
         (held,) = vedette(config, "hold")["items"]
-        digest = vedette(config, "hold", held["hold"])["shown_digest"]
-        vedette(config, "approve", held["hold"], "--digest", digest, "--reason", "they must know")
+        shown = ("--digest", held["shown_digest"])
+        vedette(config, "approve", held["hold"], *shown, "--reason", "they must know")
         run(config, lambda one: False)
         look()
     out.write_text(picture(steps, _TITLE, _TOLD), encoding="utf-8")
