@@ -5,6 +5,7 @@ A target has `read`, one folder with a folder for each week in it, and `path`, w
     READ/2026-W19/017.txt            a paper: `From:`, `Date:`, `Subject:`, an empty line, a text
     READ/2026-W19/incidents.jsonl    an incident a line: id, series, opened_at, closed_at, summary
     PATH/read/RUN/2026-W19-017       the digest of the paper as this run was told it
+    PATH/read/RUN/incidents-ID       likewise of an incident's summary
     PATH/reports/2026-W19.md         the report
     PATH/outbox/KEY.json             a message that a person has let go
 
@@ -28,6 +29,7 @@ MAX_PAPERS = 240
 _MAX_BYTES = 1 << 20
 _WEEK = re.compile(r"\d{4}-W\d{2}\Z")
 _PAPER = re.compile(r"(\d{4}-W\d{2})/([A-Za-z0-9_-]{1,60})\Z")
+_INCIDENT = re.compile(r"[A-Za-z0-9_-]{1,60}\Z")
 _INCIDENT_KEYS = ("id", "series", "opened_at", "closed_at", "summary")
 
 
@@ -64,9 +66,13 @@ class Archive:
         file = self._folder(week) / "incidents.jsonl"
         lines = file.read_text("utf-8").splitlines() if file.is_file() else []
         try:
-            return [{key: one[key] for key in _INCIDENT_KEYS} for one in map(json.loads, lines)]
+            found = [{key: one[key] for key in _INCIDENT_KEYS} for one in map(json.loads, lines)]
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(f"{week}/incidents.jsonl is no list of incidents: {error!r}") from error
+        for one in found:
+            if not _INCIDENT.match(str(one["id"])) or not isinstance(one["summary"], str):
+                raise Refused(f"{week}/incidents.jsonl: {one['id']!r} names no incident")
+        return found
 
     def text(self, id: str) -> str:
         """Return the text of a paper. Raises Refused if there is none, or it is no text."""

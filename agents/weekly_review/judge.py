@@ -50,7 +50,7 @@ class Judge(Base):
             return self._read(briefing, notes, answers)
         if stage == "report":
             return self._file(notes, answers)
-        return self._finish(briefing, notes, answers)
+        return self._finish(briefing, notes)
 
     # --- the list -------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Judge(Base):
         filed = Proposal("follow_up.file", inside, "what is left to do")
         return _say("files what is left", {**notes, "stage": "file"}, filed, *outside)
 
-    def _finish(self, briefing: Briefing, notes: Notes, answers: Mapping[str, Answer]) -> Judgement:
+    def _finish(self, briefing: Briefing, notes: Notes) -> Judgement:
         items = briefing.task["items"]
         said = f"{items['done']} of {items['of']} papers read, reported and filed"
         return _say("is done", notes, Proposal("task.finish", {"summary": said}))

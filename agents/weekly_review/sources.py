@@ -38,15 +38,15 @@ def _find_fault(
 ) -> str:
     id, quote = source["document"], source["quote"]
     if id in incidents:
-        text = incidents[id]
+        noted, text = f"incidents/{id}", incidents[id]
     elif not id.startswith(f"{week}/"):
         return f"{id} is no paper or incident of {week}"
     else:
         try:
-            text = archive.text(id)
+            noted, text = id, archive.text(id)
         except Refused as refused:
             return str(refused)
-    if not archive.was_read(id, text):
+    if not archive.was_read(noted, text):
         return f"{id} was not read in this review, or has changed since"
     if not quote.strip():
         return f"{id} is quoted with no word"

@@ -49,7 +49,7 @@ def list_incidents(call: Call) -> Outcome:
     def act(archive: Archive) -> dict[str, Any]:
         found = archive.incidents(call.args["week"])
         for one in found:
-            archive.note_read(one["id"], one["summary"])
+            archive.note_read(f"incidents/{one['id']}", one["summary"])
         return {"week": call.args["week"], "incidents": found}
 
     return _guarded(act, call)

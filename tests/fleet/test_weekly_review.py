@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
+from ruamel.yaml import YAML
 from tests.contract.app.test_judge_replay import replay_all
 from tests.weekly_review import (
     GOAL,
@@ -241,10 +243,42 @@ def test_the_checker_finds_what_is_not_so(tmp_path: Path, tools: Any) -> None:
             check_report(report.replace(was, put), weeks)
 
 
+def test_incidents_that_are_none_are_refused(tmp_path: Path, tools: Any) -> None:
+    file = tmp_path / "weeks" / WEEK / "incidents.jsonl"
+    good = file.read_text("utf-8").splitlines()[0]
+    for line in ("{", "[]", good.replace("inc_19a1", "../../x"), good.replace('"id"', '"ids"')):
+        file.write_text(f"{good}\n{line}\n", "utf-8")
+        answer = tools("list_incidents", week=WEEK)
+        assert (answer.state, "incidents.jsonl" in answer.error) == ("failed", True)
+
+
+def test_when_its_notes_are_full_a_paper_is_read_and_told_as_set_aside() -> None:
+    module = load_module(checkout() / "agents" / "weekly_review", "judge")
+    text = (checkout() / "agents/weekly_review/agent.yaml").read_text("utf-8")
+    judge = module.Judge(YAML(typ="safe", pure=True).load(text)["charter"], ())
+    read = {"tool": "document.read", "status": "done", "data": {"text": "It rained.\n"}}
+
+    def close(subjects: int) -> tuple[Any, Any]:
+        papers = {f"{WEEK}/a{at}": {"subject": "x" * 100} for at in range(subjects)}
+        briefing = SimpleNamespace(
+            notes={"stage": "read", "papers": papers, "aside": [], "incidents": []},
+            turns=[{"answers": [read]}],
+            task={"items": {"current": {"id": f"{WEEK}/001"}}},
+        )
+        said = judge.judge_outcomes(briefing)
+        (closed,) = said.proposals
+        assert (closed.tool, closed.args["state"]) == ("item.close", "done")
+        assert len(orjson.dumps(said.notes)) < 64 * 1024
+        return said.notes["papers"].get(f"{WEEK}/001"), said.notes["aside"]
+
+    kept, aside = close(10)
+    assert (kept["kind"], aside) == ("other", [])
+    kept, aside = close(420)
+    assert (kept, [one["document"] for one in aside]) == (None, [f"{WEEK}/001"])
+
+
 def test_every_paper_of_the_sample_week_is_kept_in_few_bytes() -> None:
     module = load_module(checkout() / "agents" / "weekly_review", "reading")
-    from ruamel.yaml import YAML
-
     text = (checkout() / "agents/weekly_review/agent.yaml").read_text("utf-8")
     reader = module.Reader(YAML(typ="safe", pure=True).load(text)["charter"])
     texts = [content for number, content in make_week.papers() if number != UNREADABLE]
