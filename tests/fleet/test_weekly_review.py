@@ -27,13 +27,18 @@ from tests.weekly_review import (
 )
 from tools import make_week
 
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.schedule.source import ScheduleSource
+from vedette.app.model_trial import run_model_cases
 from vedette.config.agent_loader import load_module
+from vedette.config.fleet import load_fleet
+from vedette.config.settings import load_settings
 from vedette.domain.base.clock import from_iso
 from vedette.domain.effect import Call
 from vedette.domain.run import ActionRow
 from vedette.domain.schedule import DAY_US
 from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.operations.eval_cases import read_evals
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.testing.intake import ListIntake
@@ -138,6 +143,18 @@ async def test_a_week_without_papers_waits_for_a_person(tmp_path: Path) -> None:
         assert found is not None
         assert (found.state, found.waits) == ("waiting", "person")
         assert not (tmp_path / "week" / "reports").exists()
+
+
+async def test_its_cases_are_as_expected(tmp_path: Path) -> None:
+    """A case of a task: its tick is the engine's own event, and the judge has all its turns."""
+    settings = load_settings(checkout() / "vedette.toml")
+    loaded = load_fleet(checkout(), settings)
+    agent = loaded.fleet.agents["weekly_review"]
+    cases, problems = read_evals(agent, "agents/weekly_review")
+    assert (len(cases), problems) == (3, [])
+    bundle = read_bundle(settings.policies)
+    results = await run_model_cases(settings, loaded, agent, bundle, cases, "agents/weekly_review")
+    assert [one.differences for one in results] == [()] * 3
 
 
 # --- the tools, for whoever reasons ---------------------------------------------------------
