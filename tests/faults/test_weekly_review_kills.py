@@ -91,7 +91,7 @@ def kill_when_read(config: Path, state: Path, number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("papers", [12, 200], ids=["twelve", "two-hundred"])
 def test_killed_twice_it_ends_with_a_report_whose_sources_are_so(
     tmp_path: Path, papers: int
