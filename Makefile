@@ -18,7 +18,8 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-canary bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls
+  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls \
+  weekly-review
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -249,6 +250,10 @@ pairs: ## 98 routines against 126 attacks in nine ways, with rules and without, 
 session: ## Record the session that the README shows: docs/session.svg, from the real program
 	@tools/setup
 	@$(BIN)/python -m tools.record_session $(ARGS)
+
+weekly-review: ## The weekly review of the sample week, two hundred papers: its progress and its report (1 min)
+	@tools/setup
+	@$(BIN)/python -m tools.weekly_review $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

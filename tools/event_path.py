@@ -145,6 +145,7 @@ async def trace_mail(work: Path, message: str = MESSAGE) -> EventPath:
             "mailbox": {"kind": "maildir", "path": str(mailbox), "address": "d@harbour.example"},
             "oncall": {"kind": "webhook", "url": hook},
             "board": {"kind": "board", "path": str(work / "board.db")},
+            "week": {"kind": "folder", "path": str(work / "week")},
         }
         threading.setprofile(profiler.observe_elsewhere)
         try:

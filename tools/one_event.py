@@ -83,6 +83,7 @@ async def page(work: Path) -> str:
             },
             "oncall": {"kind": "webhook", "url": hook},
             "board": {"kind": "board", "path": str(work / "board.db")},
+            "week": {"kind": "folder", "path": str(work / "week")},
         }
         async with FleetHarness(work / "fleet", clock=clock, targets=targets) as fleet:
             source = MaildirSource("sample", work / "mailbox", clock=clock, copy_from=mailbox)

@@ -179,6 +179,7 @@ _STYLE = """\
     .u { fill: #8fb8f6 } .c { fill: #7fcfdd }
   }
 """
+_TITLE = "Five commands of vedette, as a terminal shows them"
 _DESCRIPTION = (
     "A terminal. A fleet is made and works through eighty mails. One of them gives the agent"
     " orders: it wants all invoices forwarded; the policy denies it, because an address that"
@@ -187,7 +188,7 @@ _DESCRIPTION = (
 )
 
 
-def picture(steps: Sequence[tuple[str, Sequence[str]]]) -> str:
+def picture(steps: Sequence[tuple[str, Sequence[str]]], title: str, told: str) -> str:
     """Return a session as one SVG: text that can be selected, with a title and a description."""
     rows: list[str] = []
     for command, lines in steps:
@@ -207,12 +208,12 @@ def picture(steps: Sequence[tuple[str, Sequence[str]]]) -> str:
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         f' height="{height}" role="img" aria-labelledby="title told">',
-        '<title id="title">Five commands of vedette, as a terminal shows them</title>',
-        f'<desc id="told">{escape(_DESCRIPTION)}</desc>',
+        f'<title id="title">{escape(title)}</title>',
+        f'<desc id="told">{escape(told)}</desc>',
         f"<style>\n{_STYLE}</style>",
         f'<rect class="page" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8"/>',
         f'<path class="bar" d="M1 28V9a8 8 0 0 1 8-8h{width - 18}a8 8 0 0 1 8 8v19z"/>',
-        f'<text class="d" x="{_PAD}" y="20">vedette: the first five commands</text>',
+        f'<text class="d" x="{_PAD}" y="20">{escape(title)}</text>',
         *texts,
         "</svg>\n",
     ])  # fmt: skip
@@ -239,7 +240,7 @@ def main() -> None:
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     if shutil.which("vedette", path=str(Path(sys.executable).parent)) is None:
         raise SystemExit("there is no vedette beside this Python. Mend: make setup")
-    out.write_text(picture(list(session())), encoding="utf-8")
+    out.write_text(picture(list(session()), _TITLE, _DESCRIPTION), encoding="utf-8")
     print(f"wrote {out}")
 
 

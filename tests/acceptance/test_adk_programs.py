@@ -26,7 +26,9 @@ import vedette
 from vedette.testing.harness import checkout
 from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
 
-SHIPPED = ["anomaly_detection", "content_moderation", "inbox_triage", "memory_curator"]
+SHIPPED = [
+    "anomaly_detection", "content_moderation", "inbox_triage", "memory_curator", "weekly_review",
+]  # fmt: skip
 KEY, MODEL = "sk-shown-to-nobody", "gemini-3-pro-preview"
 ARGS = {"message": "m1", "folder": "Invoices"}
 CASE = {

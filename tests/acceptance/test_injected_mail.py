@@ -125,6 +125,7 @@ def fleet_of(
         "mailbox": {"kind": "maildir", "path": str(box)},
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
         "board": {"kind": "board", "path": str(folder / "board.db")},
+        "week": {"kind": "folder", "path": str(folder / "week")},
     }
     policies = remove_tests(copy_policies(folder / "policies", policy))
     reasoners = None if reasoner is None else {"judge": reasoner}

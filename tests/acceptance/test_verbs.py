@@ -481,7 +481,7 @@ def test_a_dry_run_needs_no_store_and_writes_nothing(written: Path, tmp_path: Pa
     (folder / "event.json").write_text(json.dumps(event))
     done = look(folder, "send", "event.json", "--dry-run", "--json")
     wakes = {item["agent"]: item["wakes"] for item in done.json["events"][0]["agents"]}
-    others = ("content_moderation", "inbox_triage", "memory_curator")
+    others = ("content_moderation", "inbox_triage", "memory_curator", "weekly_review")
     assert (done.code, wakes) == (0, {"anomaly_detection": True, **dict.fromkeys(others, False)})
     assert all(item["why"] for item in done.json["events"][0]["agents"])
     assert not (folder / ".vedette").exists()

@@ -31,6 +31,7 @@ def test_the_agents_are_there_with_identities_of_their_own(loaded: LoadedFleet) 
         "spiffe://harbour/agent/content_moderation",
         "spiffe://harbour/agent/inbox_triage",
         "spiffe://harbour/agent/memory_curator",
+        "spiffe://harbour/agent/weekly_review",
     }
 
 

@@ -33,6 +33,9 @@ url = "http://127.0.0.1:9/hook"
 [targets.board]
 kind = "board"
 path = "@state/board/board.db"
+[targets.week]
+kind = "folder"
+path = "@state/week"
 """
 
 

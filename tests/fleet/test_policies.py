@@ -13,8 +13,10 @@ from tests.opa import find_opa
 
 from vedette.adapters.policy_engines.regorus import stage as policy_stage
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
+from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle, Finding
+from vedette.domain.work_tools import WORK_TOOLS
 from vedette.policy.bundle_data import mount, read_data
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +81,12 @@ def test_policy_grants_what_the_shipped_agents_request(shipped: dict[str, bytes]
         if any(trigger.get("data", {}).get("gather") for trigger in agent["triggers"]):
             requested.add("ledger/outcomes")
         assert set(grant["memory"]) == requested
-        assert set(grant["tools"]) == {tool["name"] for tool in agent["tools"]}
+        own = {**(WORK_TOOLS if "work" in agent else {}),
+               **(ARTEFACT_TOOLS if agent.get("artefacts") else {})}  # fmt: skip
+        for name, tool in own.items():
+            granted = {"verb": tool.verb, "resource": tool.resource, "impact": "low"}
+            assert grant["tools"][name] == granted
+        assert set(grant["tools"]) == {*own, *(tool["name"] for tool in agent["tools"])}
         for tool in agent["tools"]:
             given = grant["tools"][tool["name"]]
             impact = "high" if tool.get("high_impact") else "low"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from vedette.config.reach import Reach, build_reach, target_plugin
+from vedette.config.reach import Reach, build_reach, target_folder, target_plugin
 from vedette.domain.agent import Agent, Fleet, ResourceLimits
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet
@@ -202,10 +202,17 @@ def _build_code_executor(
 
 
 def _agent_reach(agent: Agent, targets: Mapping[str, Mapping[str, Any]]) -> Reach:
-    """Return what the code of an agent's tools reaches: what their targets declare."""
+    """Return what the code of an agent's tools reaches: what their targets declare.
+
+    A box opens what is there, so a folder that is to be made is made before.
+    """
     tools = agent.tools.values()
     named = {tool.target for tool in tools if tool.performer is None and tool.target in targets}
-    return build_reach(targets[target] for target in sorted(filter(None, named)))
+    tables = [targets[target] for target in sorted(filter(None, named))]
+    for table in tables:
+        if table.get("create") and (folder := target_folder(table)) is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    return build_reach(tables)
 
 
 def build_judge_reasoner(

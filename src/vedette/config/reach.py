@@ -19,10 +19,11 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Reach(Struct, frozen=True):
-    """What targets' tables let an agent's tools reach. `folders` are written to, `files` are read.
+    """What targets' tables let an agent's tools reach.
 
-    `addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library
-    among them asks name servers by itself (gRPC does), so that UDP has to be open.
+    `folders` are written to, `files` (folders among them) are read. `addresses` are
+    (host, TCP port). Paths are absolute. `allows_udp` says that a library among them asks name
+    servers by itself (gRPC does), so that UDP has to be open.
     """
 
     folders: tuple[str, ...] = ()
@@ -111,3 +112,4 @@ def _files(table: Mapping[str, Any]) -> Iterator[str]:
     for key in ("ca_file", "smtp_ca_file"):
         if isinstance(table.get(key), str):
             yield table[key]
+    yield from table.get("read", ())

@@ -45,10 +45,10 @@ def resolve_targets(targets: Targets) -> dict[str, Mapping[str, Any]]:
 def resolve_paths(table: Mapping[str, Any], path: Callable[[str], Path]) -> dict[str, Any]:
     """Return a target's table with `path`, whatever ends in `_file`, and `@state/` absolute.
 
-    So is `./` in front of a text. The last two stand in the lists that its plugin names
-    (`path_lists`).
+    So is `./` in front of a text. The last two stand in `read`, and in the lists that its plugin
+    names (`path_lists`).
     """
-    lists = target_plugin(table).path_lists
+    lists = ("read", *target_plugin(table).path_lists)
 
     def resolve(key: str, value: Any) -> Any:
         if key in lists and isinstance(value, list):
@@ -82,8 +82,8 @@ def program_problems(
     state: Path,
     document: Document,
 ) -> Iterator[Problem]:
-    """Yield the targets whose program would open what is not its own: the fleet's files, a secret,
-    what the engine keeps in the state folder.
+    """Yield the targets whose tools or program would open what is not theirs: the fleet's files, a
+    secret, what the engine keeps in the state folder.
     """
     secrets = tuple(
         Path(table[key])
@@ -92,11 +92,12 @@ def program_problems(
         if isinstance(table.get(key := f"{named}_file"), str)
     )
     for name, table in targets.items():
-        for key, opened in target_plugin(table).folders(table):
+        read = [("read", path) for path in table.get("read", ())]
+        for key, opened in dict.fromkeys([*read, *target_plugin(table).folders(table)]):
             if _is_engine_state(opened, state) or not is_separate(
                 opened, (*closed, *secrets), content
             ):
-                what = f"a program would reach {opened}, where the fleet's own files lie"
+                what = f"tools would reach {opened}, where the fleet's own files lie"
                 mend = f'name a folder of its own, such as "@state/{name}"'
                 yield document.problem(("targets", name, key), what, mend)
 
@@ -124,6 +125,9 @@ def _table_problems(
     if kind in plugins(TARGETS):
         yield from _kind_problems(kind, table, targets)
     yield from _reach_problems(table.get("reach", []))
+    yield from _read_problems(table.get("read", []))
+    if not isinstance(table.get("create", False), bool):
+        yield ("create",), "is not true or false", "write create = true to have the folder made"
     for named in secret_names(table):
         if len(secret_keys(table, named)) > 1:
             what = f"{named} is referred to more than once"
@@ -158,6 +162,14 @@ def _reach_problems(value: Any) -> Iterator[TableProblem]:
             parse_address(text)
         except ValueError as error:
             yield ("reach", index), str(error), mend
+
+
+def _read_problems(value: Any) -> Iterator[TableProblem]:
+    if not isinstance(value, list) or not all(
+        isinstance(path, str) and path.startswith("/") for path in value
+    ):
+        mend = 'write ["/srv/files"], ["./files"] or ["@state/files"]'
+        yield ("read",), "is no list of absolute paths", mend
 
 
 def _url_problems(key: str, url: str) -> Iterator[TableProblem]:

@@ -14,7 +14,7 @@ from vedette.domain.base.canonical import normalize_json, short_id
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.done_condition import read_conditions
 from vedette.domain.effect import Outcome
-from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.event import DATA, ENVELOPE, TASK_TYPE, TICK_TYPE, Event
 from vedette.domain.identity import Principal
 from vedette.domain.task import task_event
 from vedette.judging.series import generate
@@ -211,7 +211,14 @@ def _events(shape: CaseFile) -> list[Event]:
     vouched = ENVELOPE if shape.vouched is None else frozenset(shape.vouched)
     if shape.series is None:
         given = [shape.event] if shape.event is not None else shape.events or []
-        return [Event(**event.model_dump(), vouched=vouched) for event in given]
+        # A tick and a task are the engine's own events: it vouches for all of them.
+        return [
+            Event(
+                **event.model_dump(),
+                vouched=vouched | {DATA} if event.type in (TICK_TYPE, TASK_TYPE) else vouched,
+            )
+            for event in given
+        ]
     start = from_iso(_START)
     return [
         Event(

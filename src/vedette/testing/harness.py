@@ -102,6 +102,11 @@ class FleetHarness:
             # Nobody listens there: port 9 is the discard service.
             "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/hook"},
             "board": {"kind": "board", "path": str(folder / "board.db")},
+            "week": {
+                "kind": "folder",
+                "path": str(folder / "week"),
+                "read": [str(self.content / "samples" / "harbour_week")],
+            },
         }
         self._reasoners = dict(reasoners) if reasoners else None
         self._clock = clock

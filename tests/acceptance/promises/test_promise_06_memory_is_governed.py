@@ -42,6 +42,7 @@ def shipped(folder: Path, thinks: ScriptedReasoner | None = None) -> FleetHarnes
         "mailbox": {"kind": "maildir", "path": str(folder / "mail")},
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
         "board": {"kind": "board", "path": str(folder / "board.db")},
+        "week": {"kind": "folder", "path": str(folder / "week")},
     }
     policies = remove_tests(copy_policies(folder / "policies"))
     reasoners = None if thinks is None else {"judge": thinks}

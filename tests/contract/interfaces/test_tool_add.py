@@ -126,7 +126,7 @@ def test_no_program_opens_what_is_the_engines(fleet: Path, key: str, path: str) 
     done = vedette(fleet, "check")
     told = " ".join((done.out + done.err).split())
     assert done.code == 1, told
-    assert "a program would reach" in told
+    assert "tools would reach" in told
 
 
 def test_udp_of_a_servers_program_is_a_gap_of_the_box(fleet: Path) -> None:

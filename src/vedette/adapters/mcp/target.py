@@ -35,7 +35,7 @@ _OWN_VARIABLES = frozenset({"HOME", "TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH"})
 class McpTarget(TargetPlugin):
     """The target `mcp`: a server whose tools agents call, one process of it for each agent."""
 
-    path_lists = ("command", "read", "write")
+    path_lists = ("command", "write")
     pins_tools = True
 
     def problems(
@@ -103,14 +103,10 @@ def _program_problems(table: Mapping[str, Any], secrets: list[str]) -> Iterator[
     if Path(command[0]).name in ("npx", "uvx", "pipx", "docker"):
         what = f"{Path(command[0]).name} fetches and starts another program, which has no network"
         yield ("command", 0), what, "install the server, and write the path of its own program"
-    for key in ("read", "write"):
-        paths = table.get(key, [])
-        if not _is_texts(paths) or not all(path.startswith("/") for path in paths):
-            yield (
-                (key,),
-                "is no list of absolute paths",
-                'write ["/srv/files"], or ["@state/files"]',
-            )
+    written = table.get("write", [])
+    if not _is_texts(written) or not all(path.startswith("/") for path in written):
+        mend = 'write ["/srv/files"], or ["@state/files"]'
+        yield ("write",), "is no list of absolute paths", mend
     yield from _code_problems(table)
     given = table.get("environment", {})
     if not isinstance(given, Mapping) or not all(isinstance(one, str) for one in given.values()):

@@ -204,7 +204,8 @@ class TargetPlugin:
 
     A target's table belongs to the tools that get it as `call.target`, so its keys are theirs. This
     class itself stands for a kind that nobody brings. Every table is checked for what all hold to
-    (name, kind, URL, secrets, `reach`); its `path`, its URL, its `host` and `port` are reached.
+    (name, kind, URL, secrets, `reach`, `read`, `create`); its `path`, its URL, its `host` and
+    `port`, and what it says under `reach` and `read`, is reached.
 
     `required` are the keys that a table must give as text. With `path_is_folder` its `path` is a
     folder, whatever its name; with `allows_udp` its tools ask name servers by themselves. One of

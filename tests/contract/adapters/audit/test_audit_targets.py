@@ -94,6 +94,7 @@ async def _run(folder: Path, port: int) -> None:
     with closing(sqlite3.connect(board)) as db, db:
         db.executescript((checkout() / "samples/comments/board.sql").read_text(encoding="utf-8"))
     targets = {
+        "week": {"kind": "folder", "path": str(folder / "week")},
         "board": {"kind": "board", "path": str(board)},
         "mailbox": {
             "kind": "maildir", "path": str(folder / "mail"), "address": "desk@harbour.example",
@@ -327,7 +328,7 @@ def test_a_target_without_a_record_is_said_to_be_left_out(copied: Path) -> None:
     file = next(line for line in toml.splitlines() if line.startswith("record_file"))
     (copied / "vedette.toml").write_text(toml.replace(file, ""))
     code, answer = audit(copied)
-    assert (code, [one["target"] for one in answer["skipped"]]) == (0, ["oncall"])
+    assert (code, {one["target"] for one in answer["skipped"]}) == (0, {"oncall", "week"})
     for name in ("oncall", "nowhere"):
         with pytest.raises(BadCommand):
             audit(copied, name)
@@ -604,6 +605,7 @@ async def _one_call(folder: Path) -> AsyncIterator[FleetHarness]:
         board = {"kind": "board", "path": str(folder / "board.db")}
         targets = {
             "oncall": {"kind": "webhook", "url": url}, "mailbox": mailbox, "board": board,
+            "week": {"kind": "folder", "path": str(folder / "week")},
         }  # fmt: skip
         async with FleetHarness(folder, targets=targets) as one:
             await sound(one)

@@ -452,6 +452,7 @@ async def test_a_webhook_is_shown_its_token_from_a_process_that_cannot_look_it_u
     targets = {
         "oncall": {"kind": "webhook", "url": url, "token_env": "ONCALL_TOKEN"},
         "board": {"kind": "board", "path": str(tmp_path / "board.db")},
+        "week": {"kind": "folder", "path": str(tmp_path / "week")},
         "mailbox": {"kind": "maildir", "path": str(tmp_path / "mail")},
     }
     try:

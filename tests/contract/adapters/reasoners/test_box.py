@@ -277,6 +277,48 @@ async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:
             crew.pool.close()
 
 
+READER_PY = """
+from pathlib import Path
+from vedette.sdk import Outcome
+
+def act(call):
+    folder = Path(call.target["read"][0])
+    try:
+        (folder / "new").write_text("x")
+        written = True
+    except OSError:
+        written = False
+    return Outcome("done", {"text": (folder / "paper").read_text(), "written": written})
+"""
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_tools_read_what_their_target_names_and_write_nothing_there(
+    tmp_path: Path, named: bool
+) -> None:
+    agent, papers = tmp_path / "agents" / "worker", tmp_path / "papers"
+    for folder in (agent, papers, tmp_path / "own"):
+        folder.mkdir(parents=True)
+    (agent / "tools.py").write_text(READER_PY)
+    (papers / "paper").write_text("it rained")
+    target = {"kind": "folder", "path": str(tmp_path / "own"), "read": [str(papers)]}
+    opened = target if named else {**target, "read": []}
+    crew = Crew(tmp_path, LIMITS)
+    tools = WorkerTools(
+        crew.pool, lambda name: (str(agent), None, LIMITS), lambda name: build_reach([opened])
+    )
+    try:
+        if named:
+            done = await tools.perform(ACT, a_call(target), lambda: True)
+            assert done is not None
+            assert done.data == {"text": "it rained", "written": False}
+        else:
+            with pytest.raises(Exception, match="Permission denied"):
+                await tools.perform(ACT, a_call(target), lambda: True)
+    finally:
+        crew.pool.close()
+
+
 class answering:
     """Answers every request on a free port with `hello`."""
 
@@ -380,6 +422,38 @@ def test_a_target_that_would_open_the_fleet_is_refused(tmp_path: Path, path: str
     # Where no box is asked for, nothing is opened by it.
     file.write_text(f'{text}[isolation]\nbox = "none"\n')
     assert read_settings(file)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('read = ["./policies"]', "tools would reach"),
+        ('read = ["./policies/grants"]', "tools would reach"),
+        ('read = ["./"]', "tools would reach"),
+        ('read = ["@state/keys"]', "tools would reach"),
+        ('read = ["@state/store.db"]', "tools would reach"),
+        ('read = ["papers"]', "is no list of absolute paths"),
+        ('read = "./papers"', "is no list of absolute paths"),
+        ("read = [5]", "is no list of absolute paths"),
+        ('create = "yes"', "is not true or false"),
+    ],
+)
+def test_what_a_target_may_not_read_is_refused(tmp_path: Path, line: str, what: str) -> None:
+    for name in ("policies", "agents", "memory"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "vedette.toml"
+    text = f'fleet = "f"\n[targets.week]\nkind = "folder"\npath = "@state/week"\n{line}\n'
+    file.write_text(text)
+    (problem,) = read_settings(file)[1]
+    assert (problem.line, problem.field.split(".")[:2]) == (5, ["targets", "week"])
+    assert what in problem.what
+    assert problem.mend
+    file.write_text(text.replace(line, 'create = true\nread = ["./papers", "@state/other"]'))
+    settings, problems = read_settings(file)
+    assert problems == []
+    assert settings is not None
+    state = settings.state
+    assert settings.targets["week"]["read"] == [str(tmp_path / "papers"), str(state / "other")]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from vedette.testing.harness import checkout
 from vedette.testing.toy_fleet import World, toy_fleet
 
 MISSING = protection().gaps()
-SHIPPED = ("anomaly_detection", "content_moderation", "inbox_triage", "memory_curator")
+SHIPPED = ("anomaly_detection", "content_moderation", "inbox_triage", "memory_curator",
+           "weekly_review")  # fmt: skip
 RICH = """
 from google.adk.planners import BuiltInPlanner
 from google.genai import types
