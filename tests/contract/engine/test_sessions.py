@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,31 @@ async def test_no_finish_passes_over_an_event_that_joined(tmp_path: Path) -> Non
         ]
         assert [decided for decided, _ in found] == ["deny", "permit"]
         assert run_of(fleet, ask("a")).state == "done"
+
+
+async def test_a_session_is_begun_once_however_fast_its_events_come(tmp_path: Path) -> None:
+    """Whoever is next of the key is not looked at before the one before stands."""
+    fleet, scripted = session_fleet(
+        tmp_path, lambda briefing: says(Proposal("task.wait", {"for_s": 86_400}))
+    )
+    file = fleet.content / "agents/worker/agent.yaml"
+    # Without rows of its own, whose lock would have each wait for the one before.
+    own = file.read_text().replace("collection: worker_notes\n", "")
+    file.write_text(re.sub(r"(?s)  - {name: note.add.*?add_note}\n", "", own))
+    events = [ask(str(number)) for number in range(12)]
+    async with fleet:
+        steps: Any = fleet.app.store.steps
+        onward = steps.send
+
+        def slowly(step: Any) -> Any:
+            async def later() -> Any:
+                await asyncio.sleep(0.02)
+                return await onward(step)
+
+            return asyncio.ensure_future(later())
+
+        steps.send = slowly
+        await fleet.send(*events)
+        await fleet.wait_until_idle()
+        assert len({one.run for one in scripted.briefings}) == 1
+        assert len(fleet.entries("event.joined")) == len(events) - 1

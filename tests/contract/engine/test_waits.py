@@ -28,7 +28,9 @@ from vedette.domain.event_wait import WAITS
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.row_proof import parse_record
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, Superseded
+from vedette.engine.handle import run_to_completion
+from vedette.engine.run_context import RunContext
 from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.action import format_awaited
@@ -241,6 +243,9 @@ async def test_a_person_ends_a_wait_or_has_it_stay(tmp_path: Path, verb: str) ->
             assert (run_of(fleet, run).state, row.effect, row.decided) == (
                 "done", "cancelled", "deny",
             )  # fmt: skip
+            # It is known that nothing happened.
+            assert len(fleet.entries("effect.cancelled")) == 1
+            assert fleet.entries("effect.unknown") == []
         else:
             assert (run_of(fleet, run).state, row.effect) == ("waiting", "started")
             if verb == "stop":
@@ -252,6 +257,25 @@ async def test_a_person_ends_a_wait_or_has_it_stay(tmp_path: Path, verb: str) ->
             assert run_of(fleet, run).state == "done"
         assert waits_kept(fleet) == 0
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_what_comes_in_the_moment_of_a_stop_is_not_settled(tmp_path: Path) -> None:
+    fleet, _ = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.app.dispatcher.close()
+        await fleet.send(reply("a"))
+        services = fleet.app.services
+        found, event = run_of(fleet, run), services.store.runs.event(run_of(fleet, run).event)
+        epoch = services.store.cluster.lease_epoch(found)
+        assert event is not None
+        assert epoch is not None
+        context = RunContext.open(services, found, epoch, event)  # it is in hand
+        await fleet.submit_confirmed("stop", agent="worker")
+        with pytest.raises(Superseded, match="stopped"):
+            await run_to_completion(services, context)
+        assert wait_row(fleet, run).effect == "started"
 
 
 async def test_the_other_actions_of_a_turn_go_on(tmp_path: Path) -> None:

@@ -82,3 +82,16 @@ async def test_waits_go_over_to_the_worker_that_is_left(two: Workers) -> None:
     await one.close()
     await wait_until(lambda: states(other) == [("done", None)] * len(EVENTS), 30)
     assert len(other.entries("event.matched")) == len(EVENTS)
+
+
+async def test_who_never_saw_a_wait_wakes_it_all_the_same(two: Workers) -> None:
+    """What a worker knew of a store without waits does not hold once another has committed."""
+    one, other = two
+    await other.send(reply("before"))
+    leases: Any = one.app.store.cluster
+    keys = [key for key in map(str, range(200)) if leases.leases.epoch("worker", key) is not None]
+    event = job("of one", key=keys[0])
+    await one.send(event)
+    await wait_until(lambda: one.runs(event)[0].waits == "event", 30)
+    await other.send(reply("right"))
+    await wait_until(lambda: one.runs(event)[0].state == "done", 30)

@@ -36,6 +36,8 @@ def sample_explanation() -> dict[str, Any]:
                  "answers": [{"at": 1_700_000_050_000_000, "answer": "noted", "by": HOSTILE,
                               "reason": HOSTILE, "erased": False}]},
         "effect": {"id": "eff_1", "state": "done", "erased": False, "word": "claimed",
+                   "awaits": {"waits": "event", "until": 1_700_000_120_000_000,
+                              "for": {"event": HOSTILE, "where": {"/data/at": HOSTILE}}},
                    "outcome": {"error": "", "data": HOSTILE},
                    "states": [{"at": 1_700_000_060_000_000, "state": "done", "revision": 3}]},
     }  # fmt: skip

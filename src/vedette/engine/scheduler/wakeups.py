@@ -235,7 +235,7 @@ class PollLoop:
         self._services, self._lanes = services, lanes
         self._next_probe_us = self._probe_pause_us = 0
         self._clock_shift_us = services.clock.shift_us
-        self._next_due_us = 0
+        self._next_due_us = self._overdue_us = 0
         # Jumps of the wall clock that are to be recorded, oldest first.
         self._unrecorded_jumps: list[Jump] = []
         self.failed = False
@@ -286,10 +286,16 @@ class PollLoop:
         return bool(found)
 
     def _pause_s(self) -> float:
-        """Return how long until the next look: no longer than until the next run is due."""
-        left_us = self._next_due_us - self._services.clock.now_us()
-        pause_s = self._lanes.wakeups.pause_s
-        return min(pause_s, left_us / MICROS) if left_us > 0 else pause_s
+        """Return how long until the next look: no longer than until the next run is due.
+
+        For one whose instant has just passed, at once; but once, as it may not be taken in now.
+        """
+        due_us, pause_s = self._next_due_us, self._lanes.wakeups.pause_s
+        left_us = due_us - self._services.clock.now_us()
+        if left_us > 0:
+            return min(pause_s, left_us / MICROS)
+        is_new, self._overdue_us = due_us != self._overdue_us, due_us
+        return 0 if is_new else pause_s
 
     async def _check_store(self) -> None:
         """Try a store that cannot commit, and banks that are behind; record what could not be.
