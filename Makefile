@@ -18,7 +18,7 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads bench-postgres-workers bench-model bench-misbehaviour show-outage show-held-calls
+  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,10 @@ bench-start: ## From process start to the first durable decision and the first e
 bench-idle: ## Four agents at rest: share of a core, wakeups, memory; and when 200 agents are ready (8 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.idle $(ARGS)
+
+bench-sleep: ## 10,000 runs that wait: start, CPU at rest and over 30 virtual days, how soon the right one wakes (8 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.sleep $(ARGS)
 
 bench-standing: ## The others' p99 beside an endless loop, a memory eater, a storm, a hanging target
 	@tools/setup

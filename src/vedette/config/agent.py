@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from vedette.config.shape import check_document
 from vedette.config.tool_table import tool_problems
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
-from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, WorkPlan
+from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, Subscription, WorkPlan
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
@@ -47,6 +47,7 @@ from vedette.domain.budget import Budget
 from vedette.domain.done_condition import DoneCondition
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
+from vedette.domain.origin import split_pointer
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
@@ -120,6 +121,7 @@ def read_agent(
     problems += found
     conditions, found = done_conditions(folder, relative_path, shape)
     problems += found
+    problems += _session_problems(shape, document, subscriptions)
     if any(not problem.warning for problem in problems):
         return None, problems
     reasoners = read_reasoners(shape)
@@ -165,6 +167,7 @@ def read_agent(
         confidence=read_confidence_plan(shape),
         artefacts=shape.artefacts,
         work=_work_plan(shape, conditions),
+        session=() if shape.session is None else split_pointer(shape.session)[1:],
     )
     return agent, problems
 
@@ -182,6 +185,23 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
         tuple(work.waits_for),
         tuple(work.asks),
     )
+
+
+def _session_problems(
+    shape: AgentFile, document: Document, subscriptions: Sequence[Subscription]
+) -> list[Problem]:
+    """Only a task that is open can take in another event, and its key says which."""
+    if shape.session is None:
+        return []
+    problems = []
+    if shape.work is None or not all(one.goal for one in subscriptions):
+        what = "an event can only join a task that is open"
+        mend = "add work: {} and give each trigger a goal:"
+        problems.append(document.problem(("session",), what, mend))
+    if "order_by" in shape.model_fields_set:
+        what = "session says what the key is, and so does order_by"
+        problems.append(document.problem(("order_by",), what, "leave one of them out"))
+    return problems
 
 
 def _full_charter(shape: AgentFile) -> dict[str, Any]:

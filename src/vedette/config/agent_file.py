@@ -352,6 +352,12 @@ class AgentFile(Shape):
     work: WorkFile | None = Field(
         default=None, description="the agent takes tasks, within these bounds; {} for the usual"
     )
+    session: str | None = Field(
+        default=None,
+        description="events with the same value there, as /event/data/thread, go to the same task "
+        "while it is open; the value is the key, in the place of order_by",
+        pattern=r"^/event/(data/.+|subject|source)$",
+    )
     budget: BudgetFile = Field(default_factory=BudgetFile)
     ceilings: CeilingsFile = Field(default_factory=CeilingsFile)
     limits: CodeLimitsFile = Field(default_factory=CodeLimitsFile)

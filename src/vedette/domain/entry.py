@@ -37,6 +37,7 @@ KINDS = frozenset(
         "action.decided",  # body: the exact question and the decision
         "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
+        "event.joined",  # an event (cause) of its session, which this run takes in
         "event.matched",  # an event (cause) was accepted that an action waits for
         "effect.started",  # a call begins that takes `timeout` (microseconds) at most
         "effect.done",  # body: outcome
@@ -118,6 +119,7 @@ FIELDS = frozenset(
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
         "timeout", "checkpoint", "model_call", "route", "share_milli", "items", "items_done",
+        "joined",
     }
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Asynchronous completion: actions that begin now, and whose outcome comes later.
+"""Async completion: actions that begin now, and whose outcome comes later.
 
 Such an action is decided like every other. `effect.started` says that it began; from then on its
 row says what it waits for, and when that is over in any case (`not_before_us`). Its outcome follows

@@ -432,7 +432,7 @@ async def record_outcome(
         # Before the key is let go: what comes after it must not go ahead of it.
         services.parked_runs.park_timed(context.run)
     services.metrics.count("effects", agent=context.agent.name, tool=row.tool, state=state)
-    if state == "done":
+    if state == "done" and not row.is_awaited:
         observe_effect(context, after, now)
     if state == "failed":
         await count_error(services, context.run)

@@ -38,6 +38,7 @@ from vedette.engine.reservation import (
 )
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.sessions import join_session
 from vedette.engine.takeover import find_due_opinion, is_left_alone
 from vedette.engine.task_control import take_in_notes, yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
@@ -67,6 +68,8 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
+    if context.agent.session and not context.run.turn and await join_session(services, context):
+        return None
     if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None
@@ -147,7 +150,7 @@ async def take_turn(
     if not context.spends:
         if context.run.turn:
             check_turn_limit(context, context.run.turn)
-        if context.event.is_undo:
+        if context.event.is_undo or context.agent.session:
             on_sent = None
         if not holds_row(context):
             await run_turn(services, context, on_sent)

@@ -55,6 +55,7 @@ class EventIntake:
     ) -> None:
         self._services = services
         self._buffer, self._scheduler = dispatcher.buffer, dispatcher.scheduler
+        self._wakeups = dispatcher.wakeups
         self._max_event_bytes = max_event_bytes
         self._secrecy = secrecy
         self._in_flight: set[asyncio.Task[list[Receipt]]] = set()
@@ -191,6 +192,8 @@ class EventIntake:
             event = AcceptedEvent(arrival.event, len(arrival.body), answer.at_us)
             for run in answer.runs:
                 self._buffer.offer(run, event)
+            if answer.woken:
+                self._wakeups.load_due(answer.woken)
             if answer.duplicate:
                 self._buffer.refund(_charges_of(arrival))
         self._buffer.load_offered()

@@ -43,10 +43,10 @@ from vedette.domain.row_proof import (
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS
 from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, merge_rows, wake_us
-from vedette.engine.artefacts import ArtefactReads, list_sizes
+from vedette.engine.artefacts import ArtefactReads, open_reads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_progress import TaskProgress, read_words
+from vedette.engine.task_progress import TaskProgress
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import (
     NO_TURNS,
@@ -210,9 +210,8 @@ class RunContext(Struct):
 
     def _is_stopped(self, row: ActionRow) -> bool:
         stops, task = self.services.stops, self.task
-        if task is not None and task.is_stopped_above(stops, row.tool):
-            return True
-        return stops.is_tool_stopped(self.agent.name, row.tool)
+        above = task is not None and task.is_stopped_above(stops, row.tool)
+        return above or stops.is_tool_stopped(self.agent.name, row.tool)
 
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
@@ -264,9 +263,7 @@ class RunContext(Struct):
     def open_artefacts(self) -> ArtefactReads:
         """Return what the step that is being made reads of artefacts."""
         if self.artefact_reads is None:
-            runs = self.services.store.runs
-            sizes = list_sizes(runs, self.run.id, self.actions)
-            self.artefact_reads = ArtefactReads(runs, sizes)
+            self.artefact_reads = open_reads(self.services.store.runs, self.run.id, self.actions)
         return self.artefact_reads
 
     def roots(self) -> Roots:
@@ -289,6 +286,7 @@ class RunContext(Struct):
             row=self.collection_row,
             known=self.known_values(),
             labels=self.labels(),
+            **({} if self.task is None else self.task.session_roots()),
         )
 
     def known_values(self) -> KnownValues:
@@ -316,6 +314,8 @@ class RunContext(Struct):
         answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
+        if self.task is not None:
+            answers |= self.task.session_labels()
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
@@ -592,7 +592,7 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.words = read_words(self.services.store, fresh.id)
+            self.task.take_words(self.services.store)
         self.run, self.actions = fresh, actions
 
 

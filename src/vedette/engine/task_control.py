@@ -13,7 +13,7 @@ import orjson
 
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
-from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
+from vedette.domain.task_words import JOINED, STALLED, STEERED, WORD_KINDS
 from vedette.domain.work_tools import ASK_TOOL, ENGINE_TOOLS
 from vedette.engine.delegation import end_ask, find_child_end
 from vedette.engine.escrow import return_escrow
@@ -57,21 +57,22 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
 def take_in_notes(context: RunContext) -> bool:
     """Take in what a person said of a task while its turn was thought; say whether the turn stands.
 
-    It does if they left a note and nothing else moved the run: the next turn is told of that. If
-    not, what the turn cost can be settled. Raises StoreFailed, and Superseded if the run is gone.
+    It does if they left a note, or an event joined, and nothing else moved the run: the next turn
+    is told of that. If not, what the turn cost can be settled. Raises StoreFailed, and Superseded
+    if the run is gone.
     """
     services, before = context.services, context.run
     if context.task is None or context.model_call is None:
         return False
     if services.store.cluster.lease_epoch(before) != context.epoch:
         return False
-    said = services.store.ledger.run_entries(before.id, TASK_KINDS)
+    said = services.store.ledger.run_entries(before.id, WORD_KINDS)
     kinds = [orjson.loads(raw)["kind"] for seq, raw, _ in said if seq > before.last]
     fresh = services.store.runs.run(before.id)
     if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):
         return False
     context.reload()
-    return bool(kinds) and {*kinds} == {STEERED}
+    return bool(kinds) and {*kinds} <= {STEERED, JOINED}
 
 
 async def _yield_to_parent(services: Services, context: RunContext, now: int) -> bool:

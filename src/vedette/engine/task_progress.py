@@ -22,6 +22,7 @@ from vedette.domain.decision import DecisionContext
 from vedette.domain.delegation import AncestorState, DelegationState, find_cover
 from vedette.domain.done_condition import (
     ACTIONS_OVER,
+    SESSION_READ,
     ActionDone,
     ConditionState,
     PersonApproves,
@@ -34,11 +35,12 @@ from vedette.domain.effect import Outcome
 from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
+from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run, RunWake
 from vedette.domain.stop import StopState
 from vedette.domain.task import Task, find_task, record_task
 from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
-from vedette.domain.task_words import TASK_KINDS, TaskWords
+from vedette.domain.task_words import WORD_KINDS, TaskWords
 from vedette.domain.tool import Tool
 from vedette.domain.work_tools import (
     ADD_ITEM_TOOL,
@@ -56,17 +58,24 @@ from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
 MAX_ITEMS = 10_000
-# What is done for the next turns alone, or does nothing.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, WAIT_TOOL})
+# What is done for the next turns alone.
+_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
 _MAX_ID, _MAX_TEXT = 200, 2000  # characters
 _MAX_ITEM_INPUTS = 10_000  # bytes
+
+
+def _is_progress(row: ActionRow) -> bool:
+    """Say whether an action that is done did something; a wait does if an event came of it."""
+    if row.tool == WAIT_TOOL:
+        return answer_data(row).get("woke") == "event"
+    return row.tool not in _NO_PROGRESS
 
 
 def read_words(store: Store, run: str) -> TaskWords:
     """Return what was said of a run's task so far."""
     return TaskWords.of(
         (orjson.loads(raw), None if body is None else orjson.loads(body))
-        for _, raw, body in store.ledger.run_entries(run, TASK_KINDS)
+        for _, raw, body in store.ledger.run_entries(run, WORD_KINDS)
     )
 
 
@@ -75,7 +84,9 @@ class TaskProgress(Struct):
 
     `told` is what its turns were told, by turn: the names of the conditions that held, and the item
     that was worked on. `step_items` are its items as the step leaves them that is being made;
-    `history` are its turns. `ended` says why a task is over that was not finished.
+    `history` are its turns. `joined` are the events of its session that it took in (None: its
+    content is gone), `joined_told` how many of them its turns were told, the last in `joined_turn`.
+    `ended` says why a task is over that was not finished.
     """
 
     task: Task
@@ -86,6 +97,9 @@ class TaskProgress(Struct):
     told: dict[int, tuple[frozenset[str], str | None]]
     step_items: dict[str, Item] = field(default_factory=dict)
     history: TaskHistory = field(default_factory=TaskHistory)
+    joined: Sequence[Event | None] = ()
+    joined_told: int = 0
+    joined_turn: int = 0
     ended: str = ""
 
     @classmethod
@@ -104,7 +118,6 @@ class TaskProgress(Struct):
             return None
         accepted = store.ledger.entry(run.position)
         began_us = 0 if accepted is None else int(orjson.loads(accepted[1])["at"])
-        words = read_words(store, run.id)
         items = {item["id"]: item for item in list_items(actions)}
         told = {
             turn["turn"]: (
@@ -116,7 +129,19 @@ class TaskProgress(Struct):
         }
         history = TaskHistory()
         history.load(turns)
-        return cls(task, run.id, began_us, words, items, told, dict(items), history)
+        progress = cls(task, run.id, began_us, TaskWords(), items, told, dict(items), history)
+        progress.take_words(store)
+        for turn in turns:
+            if (count := turn.get("task", {}).get("joined", 0)) > progress.joined_told:
+                progress.joined_told, progress.joined_turn = count, turn["turn"]
+        return progress
+
+    def take_words(self, store: Store) -> None:
+        """Read what was said of it by now."""
+        self.words = read_words(store, self.run)
+        if self.words.joined:
+            found = store.runs.events_at(self.words.joined)
+            self.joined = [found[at].event if at in found else None for at in self.words.joined]
 
     def begin_step(self) -> None:
         """Begin a step with the items as they are durable."""
@@ -221,6 +246,8 @@ class TaskProgress(Struct):
         if still := sum(not one.is_final for one in rows):
             # What comes of it is part of what the task did.
             own.append(ConditionState(ACTIONS_OVER, False, f"{still} other actions are not over"))
+        if new := len(self.joined) - self.joined_told:
+            own.append(ConditionState(SESSION_READ, False, f"{new} events came since this turn"))
         return TaskState(tuple(own), self.asks_person)
 
     def may_begin(self, agent: Agent) -> bool:
@@ -246,8 +273,9 @@ class TaskProgress(Struct):
 
     def _last_progress(self, rows: Sequence[ActionRow]) -> int:
         """Return the last turn that did something, or before which a condition came to hold."""
-        done = (row for row in rows if row.effect == "done" and row.tool not in _NO_PROGRESS)
+        done = (row for row in rows if row.effect == "done" and _is_progress(row))
         last = max((row.turn for row in done), default=0)
+        last = max(last, self.joined_turn)
         held: frozenset[str] = frozenset()
         for turn, (names, _) in sorted(self.told.items()):
             last = max(last, turn - 1) if names - held else last
@@ -270,6 +298,11 @@ class TaskProgress(Struct):
             told["asked_by"] = self.ancestors[-1]
         if self.words.notes:
             told["notes"] = [dict(note) for note in self.words.notes]
+        if new := self.joined[self.joined_told :]:
+            told["session"] = [
+                self._tell_joined(number, event)
+                for number, event in enumerate(new, self.joined_told)
+            ]
         if (current := self.current_item) is not None:
             about = {name: current[name] for name in ("id", "title", "inputs") if name in current}
             told["items"]["current"] = {**about, "attempts": self.count_attempts(current["id"])}
@@ -292,7 +325,30 @@ class TaskProgress(Struct):
             str(at): one.where for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
         }
         repeated = {"repeated": again} if again else {}
-        return {**pinned, **repeated, "conditions": conditions, "item": item}
+        if new := told.get("session"):
+            self.joined_told, self.joined_turn = new[-1]["number"] + 1, turn
+        joined = {"joined": self.joined_told} if self.joined_told else {}
+        return {**pinned, **repeated, **joined, "conditions": conditions, "item": item}
+
+    # --- its session ----------------------------------------------------------------------------
+
+    @staticmethod
+    def _tell_joined(number: int, event: Event | None) -> dict[str, Any]:
+        if event is None:
+            return {"number": number, "erased": True}
+        return {"number": number, "ref": f"ref:/session/{number}", **event.root()}
+
+    def session_roots(self) -> dict[str, Any]:
+        """Return what references may point at of the events that joined, as fields of `Roots`."""
+        return {
+            "session": [{} if one is None else one.root() for one in self.joined],
+            "session_vouched": [frozenset() if one is None else one.vouched for one in self.joined],
+        }
+
+    def session_labels(self) -> dict[str, Readers]:
+        """Return who may read the events that joined, by place, where not everybody may."""
+        events = enumerate(self.joined)
+        return {f"session/{at}": one.readers for at, one in events if one and one.readers}
 
     # --- items ----------------------------------------------------------------------------------
 

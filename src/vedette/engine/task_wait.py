@@ -86,6 +86,9 @@ async def settle(
         if event is not None and not wait.matches(event):
             return Outcome("failed", error="the event that was recorded is not what was asked for")
         return Outcome("done", tell_event(position, event))
+    task = context.task
+    if task is not None and len(task.joined) > task.joined_told:
+        return Outcome("done", {"woke": "session"})  # the next turn is told of it
     if row.not_before_us > now_us:
         return None
     cut = {"bound": "deadline"} if row.not_before_us >= _deadline(context) else {}

@@ -57,6 +57,7 @@ from vedette.engine.escrow import deny_excess, escrow_entry, find_excess
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.sessions import begin_session
 
 BoundProposals = list[Action | BadProposal]
 
@@ -183,6 +184,8 @@ def compose_step(
         checkpoint = (context.run.key, context.run.position, judgement.checkpoint)
     limits = context.step_limits(counted.new)
     limits["spend"] = {**beyond, **limits.get("spend", {})}
+    if context.agent.session:
+        limits["own_rows"] = begin_session(context)
     return context.build_step(
         drafts, rows, now,
         turn=turn, final=ends_run, rows=writes, refunds=returns, **limits,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
 from vedette.domain.entry import Body, Draft
+from vedette.domain.event_wait import WAITS
 from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Refused
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
@@ -88,6 +89,10 @@ class StepWriter:
         self._positions.clear()
         self._unjudged.clear()
         self._buffer.totals.clear()
+        self._has_waits = None
+
+    def forget_waits(self) -> None:
+        """Forget whether a run waits for an event: another worker committed something."""
         self._has_waits = None
 
     def _trim(self) -> None:
@@ -173,6 +178,7 @@ class StepWriter:
                 )
                 for position, agent, _ in found:
                     self._step_counts.pop((position, agent), None)
+                    self._buffer.has_wakes = True
                 woken = tuple(run for _, _, run in found)
             answers.append(replace(answer, woken=woken) if woken else answer)
         return answers
@@ -281,12 +287,14 @@ class StepWriter:
             self._move_run(step, position, before, successor, last)
         for key, data in rows:
             self._buffer.rows[key] = (data, first)
-        self._has_waits = True if step.own_rows else self._has_waits
+        if any(write.collection == WAITS for write in step.own_rows):
+            self._has_waits = True
         self._write_actions(step, position, first, at_us)
         for wake in step.wakes:
             self._buffer.flush()
             woken = wake_run(self._database, self._ledger, wake, at_us)
             self._step_counts.pop(woken, None)
+            self._buffer.has_wakes = True
         alerts = self._book_spend(step, last, at_us) if step.spend or step.refunds else ()
         if step.escrow or step.returned:
             self._set_aside(step, at_us)

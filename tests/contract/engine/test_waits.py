@@ -20,15 +20,23 @@ from tests.contract.engine.test_tasks import (
 
 from vedette.domain.action import Proposal
 from vedette.domain.base.clock import MICROS, iso
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.event_wait import WAITS
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
+from vedette.engine.scheduler.failure_policy import dead_letter
+from vedette.interfaces.render.explain_text import explain_text
+from vedette.ledger.history.action import format_awaited
+from vedette.ledger.history.explain import explain
+from vedette.ledger.history.tasks import show_task
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, toy_fleet
+from vedette.testing.toy_fleet import World, deny_policy, toy_fleet
 
 DAY = 86_400 * MICROS
 WORK = "{max_turns: 200, no_progress: 20, waits_for: [reply, note]}"
@@ -309,3 +317,102 @@ async def test_an_event_is_untrusted_and_as_secret_as_it_is(tmp_path: Path) -> N
         assert record["origins"]["/to"] == "untrusted"
         assert record["readers"]["/to"] == ["desk"]
         assert sent.decided != "permit"
+
+
+async def test_people_see_what_it_waits_for(tmp_path: Path) -> None:
+    clock = ManualClock()
+    asked = wait(event="reply", source="mail", where={"/data/thread": 7}, for_s=3600)
+    fleet, _ = waiting_fleet(tmp_path, clock, once(asked))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        store, agents = fleet.app.store, fleet.app.services.fleet.agents
+        (one,) = show_task(store, agents, run)["awaits"]
+        until = clock.now_us() + 3600 * MICROS
+        assert (one["tool"], one["waits"], one["until"]) == ("task.wait", "event", until)
+        what = 'an event reply with {"/data/thread":7,"/source":"mail"}'
+        assert format_awaited(one) == what
+        lines = [line for _, line in explain_text(explain(store, run), 200)]
+        (line,) = [line.strip() for line in lines if "waits for an event" in line]
+        assert line.startswith(f"waits for {what}, until ")
+        await order(fleet, "cancel", run=run)
+        await fleet.wait_until_idle()
+        assert show_task(store, agents, run)["awaits"] == []
+        lines = [line for _, line in explain_text(explain(store, run), 200)]
+        assert any("effect cancelled" in line for line in lines)
+
+
+async def test_what_changes_while_it_waits(tmp_path: Path) -> None:
+    """The wait was permitted; what it may be told is what agent.yaml says when the event comes."""
+    fleet, scripted = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (tmp_path / "policies/vedette/denies").mkdir(exist_ok=True)
+        for name, text in deny_policy("task.wait").items():
+            (tmp_path / "policies" / name).write_text(text)
+        await fleet.apply_policy(tmp_path / "policies")
+        await fleet.send(reply("a"))
+        await fleet.wait_until_idle()
+        assert told(scripted)["data"]["woke"] == "event"
+        assert run_of(fleet, run).state == "done"
+
+
+async def test_an_event_whose_type_is_named_no_more_is_not_told(tmp_path: Path) -> None:
+    fleet, scripted = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.close()
+        file = fleet.content / "agents/worker/agent.yaml"
+        file.write_text(file.read_text().replace("[reply, note]", "[note]"))
+        await fleet.open()
+        await fleet.send(reply("a"))
+        await fleet.wait_until_idle()
+        row = wait_row(fleet, run)
+        assert (row.effect, b"any more" in (row.answer or b"")) == ("failed", True)
+        assert b"reply a" not in (row.answer or b"")
+        assert told(scripted)["status"] == "failed"
+
+
+async def test_content_is_not_erased_under_a_wait(tmp_path: Path) -> None:
+    fleet, _ = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        store, event = fleet.app.store, run_of(fleet, run).event
+        target, draft = ErasureTarget("event", event), Draft("body.erased", {"actor": "person:kim"})
+        with pytest.raises(BadCommand) as refused:
+            await store.commands.erase(target, draft, stateless=("worker",), end=True)
+        assert refused.value.mend == f"vedette work cancel {run}"
+        await order(fleet, "cancel", run=run)
+        await fleet.wait_until_idle()
+        await store.commands.erase(target, draft, stateless=("worker",), end=True)
+        assert waits_kept(fleet) == 0
+
+
+async def test_a_dead_letter_waits_for_nothing(tmp_path: Path) -> None:
+    """Taken up again it is decided anew, and begins a wait of its own."""
+
+    def answer(briefing: Briefing) -> Any:
+        return says(wait(event="reply")) if briefing.turn == 1 else says()
+
+    fleet, _ = waiting_fleet(tmp_path, ManualClock(), answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        found, services = run_of(fleet, run), fleet.app.services
+        epoch = services.store.cluster.lease_epoch(found)
+        assert epoch is not None
+        await dead_letter(services, found, epoch, "a test")
+        assert (wait_row(fleet, run).effect, waits_kept(fleet)) == ("cancelled", 0)
+        await fleet.send(reply("a"))
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "dead"
+        await fleet.app.commands.redrive(fleet.order(), [run])
+        await fleet.wait_until_idle()
+        assert (wait_row(fleet, run).effect, waits_kept(fleet)) == ("started", 1)
+        await fleet.send(reply("b"))
+        await fleet.wait_until_idle()
+        assert b'"id":"b"' in (wait_row(fleet, run).answer or b"")
+        assert list(fleet.app.store.ledger.row_mismatches()) == []

@@ -21,6 +21,7 @@ from vedette.domain.run import ActionRow, EarlierEventPending, Run, RunWake, Ste
 from vedette.engine.delegation import cancel_children, open_asks
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
+from vedette.engine.task_wait import release
 
 T = TypeVar("T")
 
@@ -151,6 +152,7 @@ async def dead_letter(
     fleet = services.fleet
     is_known = run.agent in fleet.agents
     tools = fleet.release_of(run.agent, run.key, run.position).tools if is_known else {}
+    own_rows = release(rows)
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
         may_have_started = services.calls.may_have_started(
@@ -160,7 +162,7 @@ async def dead_letter(
     given = None if event is None else find_delegation(event)
     step = Step.following(
         run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
-        actions=rows, wakes=() if given is None else (RunWake(given.run),),
+        actions=rows, own_rows=own_rows, wakes=() if given is None else (RunWake(given.run),),
     )  # fmt: skip
     (await services.store.steps.commit(step)).raise_for_status()
     services.metrics.count("runs", agent=run.agent, state="dead")

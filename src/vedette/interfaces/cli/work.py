@@ -177,6 +177,8 @@ def _ask_standing(one: Mapping[str, Any]) -> str:
 
 
 def _task_lines(found: Mapping[str, Any]) -> list[str]:
+    from vedette.ledger.history.action import format_awaited
+
     turns = f"{found['turns']} of {found['limits']['turns']} turns"
     lines = [f"{found['run']} of {found['agent']}: {_standing(found)}, {turns}"]
     if found["why"]:
@@ -201,6 +203,9 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
         lines.insert(1, f"  asked by {names}, for {asker['run']}")
     for one in found["asks"]:
         lines.append(f"asked {single_line(one['agent'])}: {_ask_standing(one)}")
+    for one in found["awaits"]:
+        what = single_line(format_awaited(one))
+        lines.append(f"{one['tool']} waits for {what}, until {format_time(one['until'])} at most")
     limits = found["limits"]
     for unit, amount in found["spend"].items():
         bound = f" of {limits[unit]}" if unit in limits else ""

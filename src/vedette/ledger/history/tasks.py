@@ -15,8 +15,9 @@ from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.task import Task, child_run, find_task
 from vedette.domain.task_item import list_items
-from vedette.domain.task_words import STALLED, TASK_KINDS
+from vedette.domain.task_words import STALLED, WORD_KINDS
 from vedette.domain.work_tools import ASK_TOOL
+from vedette.ledger.history.action import tell_awaited
 
 
 def list_tasks(
@@ -62,6 +63,11 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
         # As the last turn was told: what has changed since is found out when it is decided.
         "conditions": turns[-1]["conditions"] if turns else [],
         "item_list": list_items(record.runs.actions(run.id)),
+        "awaits": [
+            {"action": row.id, "tool": row.tool, **awaits}
+            for row in record.runs.actions(run.id)
+            if (awaits := tell_awaited(row)) is not None
+        ],
         "spend": dict(spent),
         "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
         "said": _words(record, run),
@@ -124,7 +130,7 @@ def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
 def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
     """Return what was said of the task: kind, when, at which turn, by whom, and in which words."""
     words = []
-    for _, raw, data in record.ledger.run_entries(run.id, TASK_KINDS):
+    for _, raw, data in record.ledger.run_entries(run.id, WORD_KINDS):
         entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
         said = body.get("note", body.get("why" if entry["kind"] == STALLED else "reason"))
         words.append(
