@@ -42,7 +42,7 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS
-from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, merge_rows, wake_us
+from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads, open_reads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
@@ -404,20 +404,6 @@ class RunContext(Struct):
         self.services.metrics.count("rows_refused", agent=self.agent.name, what="row")
         return Superseded(f"the row is not what the ledger says: {fault}")
 
-    def end_kind(self, row: ActionRow) -> str:
-        """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
-        tool = self.agent.tools.get(row.tool)
-        settles = None if tool is None else tool.settles
-        unsure = not row.is_awaited and (
-            row.tries > 0
-            or row.waits == "policy"
-            or row.effect in ("started", "unknown")
-            or self.services.calls.may_have_started(
-                row, settles, others=self.is_loaded and self.services.store.cluster.multi_worker
-            )
-        )
-        return "effect.unknown" if unsure else "effect.cancelled"
-
     # --- entries ----------------------------------------------------------------------------
 
     def body(self, value: Any) -> Body:
@@ -522,7 +508,12 @@ class RunContext(Struct):
 
     def current_shortage(self, now_us: int) -> Shortage | None:
         """Return what the agent's actions lately had no room for, until its window turns."""
-        return find_shortage(self.services.shortages, self.agent.name, now_us)
+        shortages = self.services.shortages
+        found = shortages.get(self.agent.name)
+        if found is not None and found.until_us <= now_us:
+            del shortages[self.agent.name]
+            return None
+        return found
 
     def step_limits(self, permits: int) -> dict[str, Any]:
         """Return what a step with so many new permits has to keep to: fields of a `Step`."""
@@ -531,7 +522,11 @@ class RunContext(Struct):
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
-        return merge_rows(self.actions, changed)
+        before = self.actions
+        if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
+            return list(changed)
+        by_id = {row.id: row for row in changed}
+        return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.

@@ -246,7 +246,7 @@ def decide_action(
     hold_before, counted_us = (row.hold, row.approver, row.until_us), row.counted_us
     decision_before = (row.decided, row.rule, row.policy_rev, row.waits)
     planned = row.effect is not None or row.waits == "policy"
-    end = context.end_kind(row) if planned else ""
+    end = end_kind(context, row) if planned else ""
     if end == "effect.unknown":
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
@@ -307,6 +307,21 @@ def decide_action(
     if decision_record.answers:
         drafts.append(difference_entry(context, row, decision_record, len(drafts)))
     return drafts
+
+
+def end_kind(context: RunContext, row: ActionRow) -> str:
+    """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
+    tool, store = context.agent.tools.get(row.tool), context.services.store
+    settles = None if tool is None else tool.settles
+    unsure = not row.is_awaited and (
+        row.tries > 0
+        or row.waits == "policy"
+        or row.effect in ("started", "unknown")
+        or context.services.calls.may_have_started(
+            row, settles, others=context.is_loaded and store.cluster.multi_worker
+        )
+    )
+    return "effect.unknown" if unsure else "effect.cancelled"
 
 
 def hold_for_policy(
