@@ -114,7 +114,10 @@ def draw_land(chance: random.Random) -> Land:
         for own in WORK_TOOLS.values():
             tools[own.name] = {"verb": own.verb, "resource": own.resource, "impact": "low"}
         grants[agent] = tools
-    draw = lambda: chance.choices(("act", "ask", "observe"), (90, 8, 2))[0]  # noqa: E731
+
+    def draw() -> str:
+        return chance.choices(("act", "ask", "observe"), (90, 8, 2))[0]
+
     return Land(
         grants,
         {agent: draw() for agent in AGENTS},

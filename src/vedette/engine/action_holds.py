@@ -8,7 +8,7 @@ in coming: until that is there, or the approval has ended, whatever is decided a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -82,23 +82,6 @@ class ActionSlots(Struct):
         if self.refused:
             parts["shortfall"] = self.refused
         return parts
-
-
-def find_shortage(shortages: dict[str, Shortage], agent: str, now_us: int) -> Shortage | None:
-    """Return what an agent's actions lately had no room for, until its window turns."""
-    found = shortages.get(agent)
-    if found is not None and found.until_us <= now_us:
-        del shortages[agent]
-        return None
-    return found
-
-
-def merge_rows(before: list[ActionRow], changed: Sequence[ActionRow]) -> list[ActionRow]:
-    """Return actions with those of `changed` in the place of what they were."""
-    if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
-        return list(changed)
-    by_id = {row.id: row for row in changed}
-    return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
 
 
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:

@@ -33,16 +33,16 @@ class ArtefactReads(Struct):
     unpacked: dict[str, Artefact | None] = field(default_factory=dict)
 
 
-def list_sizes(runs: RunReader, run: str, actions: Sequence[ActionRow]) -> Mapping[str, int]:
-    """Return how many characters each artefact has that a run may read: its own, and those that
-    runs which it asked have named to it.
+def open_reads(runs: RunReader, run: str, actions: Sequence[ActionRow]) -> ArtefactReads:
+    """Return what a step of a run reads of artefacts: of its own, and of those that runs which it
+    asked have named to it.
     """
-    found = dict(runs.artefact_sizes(run))
+    sizes = dict(runs.artefact_sizes(run))
     for row in actions:
         if row.tool == ASK_TOOL and (named := answer_data(row).get("artefacts")):
-            sizes = runs.artefact_sizes(answer_data(row)["run"])
-            found |= {id: sizes[id] for id in named if id in sizes}
-    return found
+            found = runs.artefact_sizes(answer_data(row)["run"])
+            sizes |= {id: found[id] for id in named if id in found}
+    return ArtefactReads(runs, sizes)
 
 
 class RunArtefacts:

@@ -42,8 +42,8 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS
-from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, merge_rows, wake_us
-from vedette.engine.artefacts import ArtefactReads, list_sizes
+from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
+from vedette.engine.artefacts import ArtefactReads, open_reads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_progress import TaskProgress
@@ -213,9 +213,8 @@ class RunContext(Struct):
 
     def _is_stopped(self, row: ActionRow) -> bool:
         stops, task = self.services.stops, self.task
-        if task is not None and task.is_stopped_above(stops, row.tool):
-            return True
-        return stops.is_tool_stopped(self.agent.name, row.tool)
+        above = task is not None and task.is_stopped_above(stops, row.tool)
+        return above or stops.is_tool_stopped(self.agent.name, row.tool)
 
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
@@ -267,9 +266,7 @@ class RunContext(Struct):
     def open_artefacts(self) -> ArtefactReads:
         """Return what the step that is being made reads of artefacts."""
         if self.artefact_reads is None:
-            runs = self.services.store.runs
-            sizes = list_sizes(runs, self.run.id, self.actions)
-            self.artefact_reads = ArtefactReads(runs, sizes)
+            self.artefact_reads = open_reads(self.services.store.runs, self.run.id, self.actions)
         return self.artefact_reads
 
     def roots(self) -> Roots:
@@ -517,7 +514,12 @@ class RunContext(Struct):
 
     def current_shortage(self, now_us: int) -> Shortage | None:
         """Return what the agent's actions lately had no room for, until its window turns."""
-        return find_shortage(self.services.shortages, self.agent.name, now_us)
+        shortages = self.services.shortages
+        found = shortages.get(self.agent.name)
+        if found is not None and found.until_us <= now_us:
+            del shortages[self.agent.name]
+            return None
+        return found
 
     def step_limits(self, permits: int) -> dict[str, Any]:
         """Return what a step with so many new permits has to keep to: fields of a `Step`."""
@@ -526,7 +528,11 @@ class RunContext(Struct):
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
-        return merge_rows(self.actions, changed)
+        before = self.actions
+        if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
+            return list(changed)
+        by_id = {row.id: row for row in changed}
+        return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.

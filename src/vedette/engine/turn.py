@@ -313,6 +313,21 @@ def decide_action(
     return drafts
 
 
+def find_end_kind(context: RunContext, row: ActionRow) -> str:
+    """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
+    tool, store = context.agent.tools.get(row.tool), context.services.store
+    settles = None if tool is None else tool.settles
+    unsure = not row.is_awaited and (
+        row.tries > 0
+        or row.waits == "policy"
+        or row.effect in ("started", "unknown")
+        or context.services.calls.may_have_started(
+            row, settles, others=context.is_loaded and store.cluster.multi_worker
+        )
+    )
+    return "effect.unknown" if unsure else "effect.cancelled"
+
+
 def hold_for_policy(
     row: ActionRow,
     hold_before: tuple[HoldState | None, str | None, int],
@@ -584,18 +599,3 @@ def observe_event(context: RunContext, name: str, now: int, **labels: str) -> No
     if context.accepted_us:
         seconds = max(0, now - context.accepted_us) / 1_000_000
         context.services.metrics.observe(name, seconds, agent=context.agent.name, **labels)
-
-
-def find_end_kind(context: RunContext, row: ActionRow) -> str:
-    """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
-    services, tool = context.services, context.agent.tools.get(row.tool)
-    settles = None if tool is None else tool.settles
-    unsure = not row.is_awaited and (
-        row.tries > 0
-        or row.waits == "policy"
-        or row.effect in ("started", "unknown")
-        or services.calls.may_have_started(
-            row, settles, others=context.is_loaded and services.store.cluster.multi_worker
-        )
-    )
-    return "effect.unknown" if unsure else "effect.cancelled"

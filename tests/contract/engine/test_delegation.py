@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from msgspec.structs import replace
 from tests.delegation_fleet import (
     CHIEF,
@@ -30,16 +31,17 @@ from tests.delegation_fleet import (
 
 from vedette.domain.action import Proposal
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.errors import Permanent
+from vedette.domain.base.errors import Permanent, StoreFailed
 from vedette.domain.decision import evaluate_request
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.run import Step
 from vedette.engine.tool_calls import answer_data
 from vedette.ledger.history.tasks import show_task
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, wait_until
+from vedette.testing.toy_fleet import World, intercept_commits, wait_until
 
 HOUR_US = 3_600_000_000
 
@@ -518,3 +520,36 @@ async def test_a_child_that_ends_while_an_outcome_is_recorded_is_not_missed(
         await wait_until(lambda: [one.state for one in runs_of(fleet, CLERK)] == ["done"])
         ended.set()
         await wait_until(lambda: run_of(fleet, run).state == "done")
+
+
+@pytest.mark.parametrize("after", [2, 4, 7, 9])
+async def test_a_fleet_that_ends_at_any_commit_asks_once_and_gives_back_once(
+    tmp_path: Path, after: int
+) -> None:
+    world = World()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(ask(INTERN, budget={"actions": 2})),
+         INTERN: first(send("a letter"))},
+        world=world,
+    )  # fmt: skip
+    async with fleet:
+        run, commits = await start(fleet), 0
+
+        async def cut(step: Step) -> None:
+            nonlocal commits
+            commits += 1
+            if commits > after:
+                raise StoreFailed("the fleet ended")
+
+        intercept_commits(fleet, cut)
+        await wait_until(lambda: commits > after or run_of(fleet, run).state == "done")
+        assert commits > after
+        await fleet.restart()
+        await wait_until(lambda: run_of(fleet, run).state == "done", 30)
+        assert [len(runs_of(fleet, agent)) for agent in (CLERK, INTERN)] == [1, 1]
+        assert len(world.keys()) == 1  # a repeat has the same key
+        returned = [one["spend"] for one in fleet.entries("budget.returned")]
+        assert returned == [{"actions": 1}, {"actions": 3}]
+        assert len(fleet.entries("budget.escrowed")) == 2
+        assert list(fleet.app.store.ledger.row_mismatches()) == []

@@ -111,17 +111,21 @@ def test_the_question_has_its_shape_or_is_denied() -> None:
     above = {"agent": "chief", "cover": "act", "requested_mode": "act"}
     request["context"]["delegation"] = {"ancestors": [above], "room": True}
     assert check_request(request) is None
-    for wrong in (
+    odd: list[Any] = [
         [], {"ancestors": [above]}, {"ancestors": [above], "room": 1},
         {"ancestors": [{**above, "more": 1}], "room": True}, {"ancestors": {}, "room": True},
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for wrong in odd:
         request["context"]["delegation"] = wrong
         assert check_request(request) is not None
 
 
 def test_a_budget_is_whole_numbers_of_known_units() -> None:
     assert read_budget({"tokens": 5, "actions": 0}) == {"tokens": 5}
-    for wrong in ({"coins": 1}, {"actions": -1}, {"actions": True}, {"actions": "3"}):
+    odd: list[dict[str, Any]] = [
+        {"coins": 1}, {"actions": -1}, {"actions": True}, {"actions": "3"},
+    ]  # fmt: skip
+    for wrong in odd:
         with pytest.raises(ValueError, match="budget"):
             read_budget(wrong)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,6 +24,8 @@ from vedette.ledger.merkle import (
     verifier_key,
 )
 from vedette.ledger.verify import Code, Report, verify_ledger
+from vedette.ledger.verify.entry_check import EntryChecker
+from vedette.ledger.verify.finding import Findings
 
 NAME = "vedette/first"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -531,3 +534,23 @@ def test_only_a_malformed_key_is_raised(whole: Ledger) -> None:
     for origin in (None, NAME):
         with pytest.raises(ProofError):
             verify_ledger(whole.entries, whole.checkpoints, "no key", origin=origin)
+
+
+def test_the_event_of_an_ask_and_the_ask_name_one_another() -> None:
+    def checked(*entries: dict[str, Any]) -> list[str]:
+        findings = Findings(10)
+        checker = EntryChecker(findings, None)
+        for seq, entry in enumerate(entries, 1):
+            checker.read(seq, canonical_json({"seq": seq, **entry}))
+        checker.close()
+        return [f"{one.code.value} {one.seq}" for one in findings.items]
+
+    begun = {"kind": "effect.started", "tool": "agent.ask", "action": "act_1"}
+    child = {"kind": "event.accepted", "hops": 1, "cause": 1}
+    done = {"kind": "effect.done", "tool": "agent.ask", "action": "act_1"}
+    assert checked(begun, child, done) == []
+    assert checked(begun, done) == ["ask-broken 2"]
+    other = {**begun, "tool": "wire.send"}
+    assert checked(other, child) == ["ask-broken 2"]
+    # An undo's event has a cause, too, and came through no agent.
+    assert checked(other, {"kind": "event.accepted", "cause": 1}) == []
