@@ -286,6 +286,14 @@ class WorkFile(Shape):
         "effect done",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
+    proposes_conditions: bool = Field(
+        default=False,
+        description="its first turn may propose done conditions; where nobody gave any, these are "
+        "the task's, and no person is asked",
+    )
+    plans: bool = Field(
+        default=False, description="it may lay a task out in phases, and replan where that is due"
+    )
 
 
 # What policy is told of every tool, so that no plugin can have the name.

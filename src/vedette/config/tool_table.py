@@ -14,7 +14,19 @@ from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.ports.plugin import TOOLS, TableProblem
 from vedette.domain.schema_check import find_schema_problems
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.tool import Tool
+from vedette.domain.work_tools import ENGINE_TOOLS, PLAN_TOOLS, PROPOSE_TOOLS, WORK_TOOLS
+
+
+def engine_tools(shape: AgentFile) -> Mapping[str, Tool]:
+    """Return the engine's own tools that an agent has, by name."""
+    work = shape.work
+    return {
+        **(ARTEFACT_TOOLS if shape.artefacts else {}),
+        **(WORK_TOOLS if work is not None else {}),
+        **(PROPOSE_TOOLS if work is not None and work.proposes_conditions else {}),
+        **(PLAN_TOOLS if work is not None and work.plans else {}),
+    }
 
 
 def tool_problems(
@@ -32,7 +44,7 @@ def tool_problems(
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
-        if tool.name in ARTEFACT_TOOLS or tool.name in WORK_TOOLS:
+        if tool.name in ENGINE_TOOLS:
             what = f"{tool.name!r} is a tool of the engine's own"
             key = "artefacts: true" if tool.name in ARTEFACT_TOOLS else "work:"
             mend = f"choose another name, or remove it: an agent with {key} has it"

@@ -142,13 +142,14 @@ class WorkPlan(Struct, frozen=True):
     """The bounds of an agent's tasks: turns, turns in a row without progress, time from the event.
 
     At one of them a task waits for a person. `conditions` are those of done.yaml, for tasks that
-    come with none of their own.
+    come with none of their own; with `proposes_conditions` the first turn may propose some.
     """
 
     max_turns: int = 1000
     no_progress: int = 10
     deadline_us: int = 14 * 86_400_000_000
     conditions: tuple[DoneCondition, ...] = ()
+    proposes_conditions: bool = False
 
 
 class Agent(Struct, frozen=True):

@@ -72,6 +72,9 @@ KINDS = frozenset(
         "task.paused",  # a person has a task wait; body: reason
         "task.resumed",  # a person has a task go on, its bounds counted anew; body: reason
         "task.cancelled",  # a person ends a task; body: reason
+        "task.added",  # a person added an item to a task; body: item, reason
+        # A person gave a task another goal, and conditions if they say so; body: both, reason.
+        "task.revised",
         "run.dead",  # dead letter; body: reason
         "run.redriven",  # a person had a dead letter taken up again; body: reason
         "run.dropped",  # a person ended a dead letter, or what they erased, for good; body: reason

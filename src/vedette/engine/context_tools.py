@@ -160,4 +160,4 @@ def perform(services: Services, context: RunContext, action: Action) -> Outcome:
         return take_hand_off(services, context, action)
     if action.tool.name == READ_HISTORY_TOOL:
         return read_history(services, context, action)
-    return context.task.perform(action)
+    return context.task.perform(action, context.actions, context.collection_row)

@@ -127,7 +127,7 @@ class RunContext(Struct):
         turns = context._load_turns() if run.turn else []
         if agent.work is not None or event.type == TASK_TYPE or (turns and "task" in turns[0]):
             context.task = TaskProgress.load(
-                services.store, agent, event, run, turns, context.actions
+                services.store, services.fleet.name, agent, event, run, turns, context.actions
             )
         return context
 
@@ -321,7 +321,8 @@ class RunContext(Struct):
         """
         latest = {other.id: other for other in rows if other.id != row.id}
         counted = [other for other in latest.values() if other.tool not in ENGINE_TOOLS]
-        task = self.task if row.tool == FINISH_TOOL else None
+        ended = self.task if row.tool == FINISH_TOOL else None
+        others = [*latest.values()]
         return DecisionContext(
             agent=self.agent,
             event=self.event,
@@ -331,7 +332,8 @@ class RunContext(Struct):
             actions_in_run=sum(other.effect is not None for other in counted),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
-            task=None if task is None else task.assess(list(latest.values()), self._own_row()),
+            task=None if ended is None else ended.assess(others, self._own_row(), row.turn),
+            refuses="" if self.task is None else self.task.find_refusal(row, others),
         )
 
     def find_approval(
@@ -587,7 +589,7 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.words = read_words(self.services.store, fresh.id)
+            self.task.take_words(read_words(self.services.store, fresh.id))
         self.run, self.actions = fresh, actions
 
 

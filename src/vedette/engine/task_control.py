@@ -13,8 +13,8 @@ import orjson
 from msgspec.structs import replace
 
 from vedette.domain.entry import Draft
-from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
-from vedette.engine.reauthorization import deny_changed
+from vedette.domain.task_words import ADDED, STALLED, STEERED, TASK_KINDS
+from vedette.engine.reauthorization import deny_changed, reauthorize
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
@@ -26,6 +26,9 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     task = context.task
     if task is None or context.run.state == "done":
         return False
+    if not task.words.is_halted and (stale := task.list_stale(context.actions)):
+        # What waits to end the task did not hear a person's last word.
+        await reauthorize(services, context, stale)
     if task.words.cancelled:
         await _close_cancelled(services, context, now)
         return True
@@ -48,8 +51,9 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
 def take_in_notes(context: RunContext) -> bool:
     """Take in what a person said of a task while its turn was thought; say whether the turn stands.
 
-    It does if they left a note and nothing else moved the run: the next turn is told of that. If
-    not, what the turn cost can be settled. Raises StoreFailed, and Superseded if the run is gone.
+    It does if they left a note or an item and nothing else moved the run: the next turn is told of
+    that. If not, as with another goal, what the turn cost can be settled. Raises StoreFailed, and
+    Superseded if the run is gone.
     """
     services, before = context.services, context.run
     if context.task is None or context.model_call is None:
@@ -62,7 +66,7 @@ def take_in_notes(context: RunContext) -> bool:
     if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):
         return False
     context.reload()
-    return bool(kinds) and {*kinds} == {STEERED}
+    return bool(kinds) and {*kinds} <= {STEERED, ADDED}
 
 
 async def _close_cancelled(services: Services, context: RunContext, now: int) -> None:

@@ -121,7 +121,7 @@ class TaskHistory(Struct):
             }
             for turn in self.turns
         ]
-        tell_unmet(told, self.turns, self.task["conditions"])
+        tell_unmet(told, self.turns, self.task)
         row = _row_before(actions, first, tools)
         if told and row is not None:
             told[0]["row"] = row

@@ -87,7 +87,8 @@ class Gateway(Struct):
         )
         # A residual says what a bundle permits, and knows nothing of the engine's own rules, nor of
         # what a question says of a task.
-        whole = action.asks or reads_artefact or decision_context.task is not None
+        of_task = decision_context.task is not None or decision_context.refuses
+        whole = action.asks or reads_artefact or of_task
         residuals = None if whole else self.residuals
         second = self.second_opinion
         if second is None:
@@ -212,7 +213,10 @@ class Gateway(Struct):
 
 
 def _task_facts(decision_context: DecisionContext) -> dict[str, Any]:
-    """Return what a question says of a task whose finish is decided; nothing in all others."""
+    """Return what a question says of a task whose finish is decided, or one of whose actions the
+    engine refuses; nothing in all others.
+    """
+    refuses = {"refuses": decision_context.refuses} if decision_context.refuses else {}
     if decision_context.task is None:
-        return {}
-    return {"task": decision_context.task.to_json()}
+        return refuses
+    return {**refuses, "task": decision_context.task.to_json()}

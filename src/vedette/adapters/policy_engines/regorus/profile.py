@@ -49,7 +49,7 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 # What a question looks like; what is empty here is open.
 _REQUEST = build_request("agent", "tool", {}, [])
 _TASK = {"conditions": [{"name": "", "held": False, "why": ""}], "person": False}
-SAMPLE = {**_REQUEST, "context": {**_REQUEST["context"], "task": _TASK}}
+SAMPLE = {**_REQUEST, "context": {**_REQUEST["context"], "refuses": "", "task": _TASK}}
 
 
 def check_profile(
