@@ -50,16 +50,28 @@ def take_items(items: dict[str, Item], actions: Iterable[ActionRow]) -> None:
             continue
         data = orjson.loads(row.answer)["data"]
         for item in data["items"] if row.tool == PLAN_TOOL else (data["item"],):
-            if items.get(item["id"], item)["state"] == "open":
+            known = items.get(item["id"])
+            if known is None or known["state"] == "open":
                 items[item["id"]] = item
+
+
+def add_items(items: dict[str, Item], added: Iterable[Item]) -> None:
+    """Take into `items` (by id) those that people added, but for those that are there already.
+
+    One whose id the task itself gave in the same moment has another, so that none is lost.
+    """
+    for item in added:
+        id = item["id"]
+        while "by" not in items.get(id, item):
+            id += "~"
+        items.setdefault(id, {**item, "id": id})
 
 
 def list_items(actions: Iterable[ActionRow], added: Iterable[Item] = ()) -> list[Item]:
     """Return the items that a run's actions made, and people `added`, in the order of both."""
     items: dict[str, Item] = {}
     take_items(items, actions)
-    for item in added:
-        items.setdefault(item["id"], item)
+    add_items(items, added)
     return sort_items(items.values())
 
 

@@ -79,7 +79,10 @@ class TaskWords(Struct, frozen=True):
             if kind == STEERED:
                 notes.append({"by": entry["actor"], "at_us": at_us, "note": body["note"]})
             elif kind == ADDED:
-                items.append(body["item"])
+                id = body["item"]["id"]
+                while any(one["id"] == id for one in items):
+                    id += "~"
+                items.append({**body["item"], "id": id})
             elif kind == REVISED:
                 given = body.get("conditions")
                 conditions = None if given is None else read_conditions(given)[0]

@@ -11,13 +11,13 @@ from msgspec import Struct, field
 from vedette.domain.agent import Agent
 from vedette.domain.artefact import JSON, Artefact, ArtefactHead
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.budget import UNITS
+from vedette.domain.budget import ACTIONS, UNITS
 from vedette.domain.done_condition import ActionDone, ArtefactFact, ArtefactsMade, DoneCondition
 from vedette.domain.plan import Plan, PlanFacts
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow
 from vedette.domain.schema_validator import fits_schema
-from vedette.domain.work_tools import FINISH_TOOL, PLAN_TOOL
+from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL, PLAN_TOOL
 from vedette.ledger.history.compensations import is_undone
 
 _UNKNOWN_KIND = "effect.unknown"
@@ -128,10 +128,13 @@ class FactReader(Struct):
         if unsure:
             for _, raw, _ in self.store.ledger.run_entries(self.run, (_UNKNOWN_KIND,)):
                 unknown |= {orjson.loads(raw)["action"]} & unsure
-        return PlanFacts(words, denials, len(unknown), self.measure_spend(agent))
+        return PlanFacts(words, denials, len(unknown), self.measure_spend(rows, agent))
 
-    def measure_spend(self, agent: Agent) -> int:
+    def measure_spend(self, rows: Iterable[ActionRow], agent: Agent) -> int:
         """Return how much of its scarcest limit a run has spent, in hundredths."""
         limits = {unit: most for unit in UNITS if (most := agent.budget.limit(unit, "run"))}
-        spent = self.store.spend.of_run(self.run) if limits else {}
+        if not limits:
+            return 0
+        taken = [row for row in rows if row.effect is not None and row.tool not in ENGINE_TOOLS]
+        spent = {**self.store.spend.of_run(self.run), ACTIONS: len(taken)}
         return max((spent.get(unit, 0) * 100 // most for unit, most in limits.items()), default=0)

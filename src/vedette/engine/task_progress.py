@@ -42,6 +42,7 @@ from vedette.domain.task_item import (
     MAX_ITEMS,
     MAX_TEXT,
     Item,
+    add_items,
     find_item_fault,
     list_plans,
     sort_items,
@@ -151,8 +152,7 @@ class TaskProgress(Struct):
     def take_words(self, words: TaskWords) -> None:
         """Take in what people have said of it by now."""
         self.words = words
-        for item in words.items:
-            self.items.setdefault(item["id"], item)
+        add_items(self.items, words.items)
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -439,7 +439,7 @@ class TaskProgress(Struct):
             found[0],
             action.args["reason"],
             tuple({"id": one["id"], "title": one["title"]} for one in phases),
-            self.facts.measure_spend(self.agent),
+            self.facts.measure_spend(rows, self.agent),
             0 if told is None else told.words,
         )
         changed = set_plan(plan, {one["id"]: one["steps"] for one in phases}, self.step_items)

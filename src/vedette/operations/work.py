@@ -17,7 +17,7 @@ from vedette.domain.done_condition import find_unreachable, read_conditions
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
-from vedette.domain.run import Run, Superseded
+from vedette.domain.run import Run
 from vedette.domain.task import MAX_GOAL, Task, find_task, task_event
 from vedette.domain.task_item import Item, find_item_fault, list_items
 from vedette.domain.task_words import (
@@ -59,8 +59,6 @@ _KINDS = {
     "work_add": ADDED, "work_goal": REVISED,
 }  # fmt: skip
 _MAX_INPUTS = 100_000  # bytes
-# How often a word is checked anew, while the task moves on beside.
-_TRIES = 10
 
 
 class TaskAcceptor(Protocol):
@@ -166,21 +164,12 @@ async def _say(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     services = commands.services
-    for _ in range(_TRIES):
-        run, task, agent = _find_task(services, args["run"])
-        more = _WORDS[verb](services, run, task, agent, order, args) if verb in _WORDS else {}
-        fields = {"agent": run.agent, "actor": str(order.principal)}
-        draft = Draft(_KINDS[verb], fields, body=order.body(**more))
-        # What is checked here holds for the run as it stands; one that goes on is looked at again.
-        entries = run.entries if more else None
-        try:
-            run = await services.store.commands.move_task(
-                run.id, draft, entries=entries, command=order.command_id
-            )
-        except Superseded:
-            continue
-        return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
-    raise BadCommand(f"{args['run']} moves on all the time", mend="try again, or pause it first")
+    run, task, agent = _find_task(services, args["run"])
+    more = _WORDS[verb](services, run, task, agent, order, args) if verb in _WORDS else {}
+    fields = {"agent": run.agent, "actor": str(order.principal)}
+    draft = Draft(_KINDS[verb], fields, body=order.body(**more))
+    run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
+    return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
 
 
 def _note(

@@ -131,13 +131,9 @@ class CommandQueue:
             moves_runs=True,
         )
 
-    async def move_task(
-        self, run: str, draft: Draft, *, entries: int | None = None, command: str | None = None
-    ) -> Run:
+    async def move_task(self, run: str, draft: Draft, *, command: str | None = None) -> Run:
         writer = self._parts.commands
-        return await self.submit(
-            command, lambda: writer.move_task(run, draft, entries), moves_runs=True
-        )
+        return await self.submit(command, lambda: writer.move_task(run, draft), moves_runs=True)
 
     async def record_correction(
         self, run: str, draft: Draft, arrival: Arrival | None, *, command: str | None = None

@@ -19,7 +19,7 @@ from vedette.domain.entry import RELEASE_KINDS, Body, Draft, releases_of
 from vedette.domain.hold import HoldState, transition
 from vedette.domain.identity import ENGINE
 from vedette.domain.row_proof import approval_bytes, format_signature
-from vedette.domain.run import ActionRow, Run, Superseded
+from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import STOP_EPOCH, read_meta, write_meta
@@ -232,19 +232,16 @@ class CommandWriter:
 
     # --- tasks ------------------------------------------------------------------------------
 
-    def move_task(self, run: str, draft: Draft, entries: int | None = None) -> Run:
+    def move_task(self, run: str, draft: Draft) -> Run:
         """Write what a person says of a task into its run, and wake the run.
 
-        Raises NotFound, BadCommand for one that has ended, and Superseded for one that has not so
-        many `entries` by now.
+        Raises NotFound, and BadCommand for one that has ended.
         """
         known = read_run(self._database, run)
         if known is None:
             raise NotFound(f"there is no run {run!r}")
         if known.state in ("done", "dead"):
             raise BadCommand(f"the task {run} has ended ({known.state})")
-        if entries is not None and known.entries != entries:
-            raise Superseded(f"{run} went on meanwhile")
         fields = {**draft.fields, "event": known.event, "turn": known.turn}
         placed = Draft(draft.kind, fields, known.last, 0, draft.body)
         at_us = self._now_us()

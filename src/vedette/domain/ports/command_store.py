@@ -89,13 +89,10 @@ class CommandQueue(Protocol):
         """Give more room until an instant and wake what waits for it; return the entry's seq."""
         ...
 
-    async def move_task(
-        self, run: str, draft: Draft, *, entries: int | None = None, command: str | None = None
-    ) -> Run:
+    async def move_task(self, run: str, draft: Draft, *, command: str | None = None) -> Run:
         """Write what a person says of a task into its run, and wake it; return it as it was.
 
-        Raises NotFound, BadCommand for one that has ended, and Superseded for one that has not so
-        many `entries` by now.
+        Raises NotFound, and BadCommand for one that has ended.
         """
         ...
 
