@@ -65,7 +65,8 @@ class Roots(Struct, frozen=True):
     label is trusted, never the text. `trusted_outcomes` are the
     numbers of outcomes whose tool is declared to answer trusted data. `known` is what
     `known_values` says, where the caller knows it already. `labels` says who may read what stands
-    at which root; None where nothing of the run is secret.
+    at which root; None where nothing of the run is secret. `item` are the items of a task that
+    people added, by id: their word is trusted as a whole.
     """
 
     event: Mapping[str, Any]
@@ -79,6 +80,7 @@ class Roots(Struct, frozen=True):
     row: Mapping[str, Any]
     known: KnownValues | None = None
     labels: Labels | None = None
+    item: Mapping[str, Mapping[str, Any]] = {}
 
 
 def split_pointer(pointer: str) -> tuple[str, ...]:
@@ -118,10 +120,10 @@ def _parse(pointer: str) -> Reference:
     root, *path = split_pointer(pointer)
     if not path:
         raise BadProposal(f"reference {pointer!r} names a whole root", mend="point into it")
-    if root not in ("event", "charter", "registry", "memory", "outcome", "row"):
+    if root not in ("event", "charter", "registry", "memory", "outcome", "row", "item"):
         raise BadProposal(
             f"reference {pointer!r} has no root {root!r}",
-            mend="use /event, /charter, /registry, /memory, /outcome or /row",
+            mend="use /event, /charter, /registry, /memory, /outcome, /row or /item",
         )
     # Escaped, or a key with a slash in it would pass for a place below another.
     return Reference(root, tuple(path), "/".join(map(escape_pointer, path)))
@@ -170,7 +172,7 @@ def _root_origin(reference: Reference, roots: Roots) -> Origin:
     if root == "event":
         vouched = roots.vouched
         return "trusted" if path[0] in vouched or reference.place in vouched else "untrusted"
-    if root in ("charter", "registry"):
+    if root in ("charter", "registry", "item"):
         return "trusted"
     if root == "memory":
         # Whoever reviewed it vouches for the label; the text may quote anybody.

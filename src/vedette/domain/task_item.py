@@ -55,16 +55,20 @@ def take_items(items: dict[str, Item], actions: Iterable[ActionRow]) -> None:
                 items[item["id"]] = item
 
 
-def add_items(items: dict[str, Item], added: Iterable[Item]) -> None:
+def add_items(items: dict[str, Item], added: Iterable[Item]) -> dict[str, Item]:
     """Take into `items` (by id) those that people added, but for those that are there already.
 
-    One whose id the task itself gave in the same moment has another, so that none is lost.
+    One whose id the task itself gave in the same moment has another, so that none is lost. Returns
+    them by the ids that they have, as they were given.
     """
+    given: dict[str, Item] = {}
     for item in added:
         id = item["id"]
         while "by" not in items.get(id, item):
             id += "~"
-        items.setdefault(id, {**item, "id": id})
+        given[id] = {**item, "id": id}
+        items.setdefault(id, given[id])
+    return given
 
 
 def list_items(actions: Iterable[ActionRow], added: Iterable[Item] = ()) -> list[Item]:

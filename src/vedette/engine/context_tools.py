@@ -80,8 +80,9 @@ def _bounds_of(services: Services, context: RunContext) -> TaskBounds:
         for row in context.actions
         if row.effect == "done" and row.tool in agent.tools and agent.tools[row.tool].sinks
     ]
+    given = [] if context.task is None else [dict(one) for one in context.task.words.items]
     texts = collect_texts(
-        dict(agent.charter), dict(services.registry), dict(context.event.data), *acted_on
+        dict(agent.charter), dict(services.registry), dict(context.event.data), *given, *acted_on
     )
     return TaskBounds(
         goal=str(task.get("goal", "")),

@@ -283,6 +283,7 @@ class RunContext(Struct):
             row=self.collection_row,
             known=self.known_values(),
             labels=self.labels(),
+            item={} if self.task is None else self.task.peoples_items,
         )
 
     def known_values(self) -> KnownValues:

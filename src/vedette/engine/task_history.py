@@ -17,6 +17,7 @@ from vedette.domain.action import decode_arguments
 from vedette.domain.cascade import describe_opinion
 from vedette.domain.hand_off import (
     REOPENED,
+    REVISED,
     TURNS_ALONE,
     TURNS_BESIDE_WORDS,
     UNANSWERED,
@@ -94,7 +95,8 @@ class TaskHistory(Struct):
             return replace(briefing, turns=seen.turns, notes=seen.notes)
         memories = {one.cite() for one in briefing.memories}
         is_withdrawn = any(not memories.issuperset(turn["memories"]) for turn in self.turns)
-        hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn)
+        goal = briefing.task["goal"]
+        hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn, goal)
         self.task, self.hand_off = briefing.task, {} if hand_off is None else hand_off.to_json()
         return replace(
             briefing,
@@ -128,11 +130,12 @@ class TaskHistory(Struct):
         return tuple(told)
 
     def _describe_hand_off(
-        self, actions: Sequence[ActionRow], is_withdrawn: bool
+        self, actions: Sequence[ActionRow], is_withdrawn: bool, goal: str
     ) -> tuple[HandOff | None, bool]:
         """Return what a context begun now is told of those before it, and whether one has to begin.
 
-        With `is_withdrawn` no words are told: they may be made of a memory that may not be.
+        With `is_withdrawn` no words are told: they may be made of a memory that may not be. Nor are
+        those of a context with another goal, which ends with that.
         """
         if not self.turns:
             return None, False
@@ -145,6 +148,8 @@ class TaskHistory(Struct):
         has_ended = bool(said or refused or len(asked) == _TRIES)
         if is_withdrawn:
             said, words, why = None, None, WITHDRAWN
+        if read_told_task(self.turns).get("goal", goal) != goal:
+            said, words, why, has_ended = None, None, REVISED, True
         lines = self._lines(actions, earlier, TURNS_BESIDE_WORDS if said else TURNS_ALONE)
         turn = int(last["turn"])
         if said is not None:

@@ -32,6 +32,7 @@ from vedette.domain.done_condition import (
 )
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
+from vedette.domain.origin import escape_pointer
 from vedette.domain.plan import NO_TRIGGER_RULE, Plan, PlanFacts, find_trigger, set_plan
 from vedette.domain.ports.store import Store
 from vedette.domain.row_proof import parse_record
@@ -91,6 +92,7 @@ class TaskProgress(Struct):
     """One task's progress.
 
     `given` is the task as it began, `proposed` what its first turn added, `task` what it is by now.
+    `peoples_items` are those that people added, as they gave them.
     `told` is what its turns were told. `step_items`, `step_plan` and `step_proposed` are its items,
     its plan and what was proposed, as the step leaves them that is being made; `history` are its
     turns.
@@ -105,6 +107,7 @@ class TaskProgress(Struct):
     told: dict[int, TurnNote]
     history: TaskHistory
     items: dict[str, Item] = field(default_factory=dict)
+    peoples_items: Mapping[str, Item] = field(default_factory=dict)
     plan: Plan | None = None
     proposed: tuple[DoneCondition, ...] = ()
     step_items: dict[str, Item] = field(default_factory=dict)
@@ -152,7 +155,7 @@ class TaskProgress(Struct):
     def take_words(self, words: TaskWords) -> None:
         """Take in what people have said of it by now."""
         self.words = words
-        add_items(self.items, words.items)
+        self.peoples_items = add_items(self.items, words.items)
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -296,6 +299,8 @@ class TaskProgress(Struct):
         if (current := self.current_item) is not None:
             names = ("id", "title", "inputs", "phase", "by")
             about = {name: current[name] for name in names if name in current}
+            if "by" in current and "inputs" in current:
+                about["place"] = f"/item/{escape_pointer(current['id'])}/inputs"
             told["items"]["current"] = {**about, "attempts": self.count_attempts(current["id"])}
         return told
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.contract.engine.test_task_words import SlowModel
 from tests.contract.engine.test_tasks import (
@@ -21,8 +22,10 @@ from tests.contract.engine.test_tasks import (
     working_fleet,
 )
 
+from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.engine.task_progress import read_words
 from vedette.ledger.history.tasks import show_task
@@ -78,6 +81,7 @@ async def test_an_item_that_a_person_adds_is_told_worked_on_and_counted(tmp_path
         by = fleet.entries("task.added")[0]["actor"]
         assert current == {
             "id": "late", "title": "one more", "inputs": INPUTS, "by": by, "attempts": 0,
+            "place": "/item/late/inputs",
         }  # fmt: skip
         found = shown(fleet, run)
         assert found["items"] == {"of": 2, "done": 2}
@@ -88,6 +92,35 @@ async def test_an_item_that_a_person_adds_is_told_worked_on_and_counted(tmp_path
         (closed,) = fleet.entries("run.closed")
         assert (closed["items"], closed["items_done"]) == (2, 2)
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+@pytest.mark.parametrize(
+    ("to", "decided", "origin"),
+    [
+        (Ref("/item/late/inputs/to"), "permit", "trusted"),
+        (Ref("/item/late~/inputs/to"), None, None),
+        ("ada@example.org", "deny", "derived"),
+    ],
+    ids=["by reference", "of no item", "by value"],
+)
+async def test_a_persons_item_has_that_persons_trust(
+    tmp_path: Path, to: Any, decided: str | None, origin: str | None
+) -> None:
+    """Where it is drawn by reference; a value that a model writes down is its own."""
+    fleet, scripted = working_fleet(tmp_path, World(), adds_and_idles, done=CLOSED)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        letter = Proposal("wire.send", {"to": to, "text": "x"})
+        scripted.answer = lambda one: says(letter)
+        inputs = {"to": "ada@example.org"}
+        await order(fleet, "add", run=run, item="late", title="write to ada", inputs=inputs)
+        await fleet.wait_until_idle()
+        sent = [row for row in fleet.app.store.runs.actions(run) if row.tool == "wire.send"]
+        assert {row.decided for row in sent[:1]} == ({decided} if decided else set())
+        if origin:
+            assert orjson.loads(sent[0].record)["origins"]["/to"] == origin
+            assert orjson.loads(sent[0].record)["args"]["to"] == "ada@example.org"
 
 
 def adds_and_idles(briefing: Briefing) -> ReasonerJudgement:
