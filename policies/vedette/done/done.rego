@@ -47,9 +47,10 @@ reasons contains "task.unknown" if {
 	count(unmet) == 0
 }
 
-reasons contains input.context.refuses if {
-	is_string(input.context.refuses)
-	input.context.refuses != ""
+reasons contains rule if {
+	rule := input.context.refuses
+	is_string(rule)
+	rule != ""
 }
 
 # The proof. Last in the file, so that no part of a cut file proves anything.

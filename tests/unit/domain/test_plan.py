@@ -1,4 +1,4 @@
-"""Plans: which trigger is due, what a plan makes of the items that there are, what is told of it."""
+"""Plans: which trigger is due, what one makes of the items that there are, what is told of it."""
 
 from __future__ import annotations
 
