@@ -8,6 +8,7 @@ every outcome is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -81,9 +82,16 @@ def list_items(actions: Iterable[ActionRow], added: Iterable[Item] = ()) -> list
 
 def sort_items(items: Iterable[Item], plan: Plan | None = None) -> list[Item]:
     """Return items in the order in which they are worked on: of a plan, then as they were added."""
-    if plan is None:
-        return sorted(items, key=lambda item: int(item["number"]))
-    return sorted(items, key=lambda item: (plan.place(item), int(item["number"])))
+    return sorted(items, key=partial(_place, plan))
+
+
+def first_item(items: Iterable[Item], plan: Plan | None) -> Item | None:
+    """Return the first of some items, as `sort_items` has them; None if there are none."""
+    return min(items, key=partial(_place, plan), default=None)
+
+
+def _place(plan: Plan | None, item: Item) -> tuple[int, int]:
+    return 0 if plan is None else plan.place(item), int(item["number"])
 
 
 def list_plans(actions: Iterable[ActionRow]) -> list[Plan]:

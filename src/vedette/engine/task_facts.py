@@ -55,7 +55,8 @@ class FactReader(Struct):
         if not any(isinstance(one, ActionDone | ArtefactsMade) for one in conditions):
             return done
         tools = {one.tool for one in conditions if isinstance(one, ActionDone)}
-        asked = [row for row in done if row.tool in tools]
+        of_all = any(isinstance(one, ArtefactsMade) for one in conditions)
+        asked = [row for row in done if of_all or row.tool in tools]
         undone = self.list_undone(asked, agent)
         return [row for row in done if row.id not in undone]
 

@@ -45,6 +45,7 @@ from vedette.domain.task_item import (
     Item,
     add_items,
     find_item_fault,
+    first_item,
     list_plans,
     sort_items,
     take_items,
@@ -330,8 +331,8 @@ class TaskProgress(Struct):
     @property
     def current_item(self) -> Item | None:
         """Return the item that is worked on: the first that is open, in the order of the plan."""
-        still = [item for item in self.items.values() if item["state"] == "open"]
-        return next(iter(sort_items(still, self.plan)), None)
+        still = (item for item in self.items.values() if item["state"] == "open")
+        return first_item(still, self.plan)
 
     def count_items(self) -> dict[str, Any]:
         """Return how many items there are (`of`), and how many in each state."""

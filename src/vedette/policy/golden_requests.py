@@ -198,6 +198,7 @@ _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("a task that is not done", "context/task", {"conditions": [_MET, _UNMET], "person": True}),
     ("a task that a person ends", "context/task", {"conditions": [], "person": True}),
     ("a task without conditions", "context/task", {"conditions": [], "person": False}),
+    ("an action that the engine refuses", "context/refuses", "golden.rule"),
 )
 _HOSTILE: tuple[tuple[str, object], ...] = (
     ("subject/id", "spiffe://golden/agent/x/agent/y"),
@@ -226,6 +227,7 @@ _HOSTILE: tuple[tuple[str, object], ...] = (
     ("context/task", []),
     ("context/task", {"conditions": {"met": _MET}, "person": True}),
     ("context/task", {"conditions": [{"held": "true"}], "person": False}),
+    ("context/refuses", ["golden.rule"]),
 )
 
 
