@@ -43,7 +43,8 @@ def looks(*, calls: int = 1) -> Any:
 
 
 def writing_fleet(folder: Path, data: dict[str, Any], condition: str, **more: Any) -> FleetHarness:
-    world = World(answer=lambda call: Outcome("done", data))
+    state = more.pop("state", "done")
+    world = World(answer=lambda call: Outcome(state, data, error="" if state == "done" else "no"))
     answer = more.pop("answer", looks())
     fleet, _ = working_fleet(folder, world, answer, done=DONE.format(condition), **more)
     edit_agent(fleet, "worker", "charter:", "artefacts: true\ncharter:")
@@ -89,6 +90,13 @@ async def test_artefacts_of_a_kind_size_and_form_are_counted(
     found = await finishes(writing_fleet(tmp_path, data, condition))
     assert found[0] == state
     assert why in found[1]
+
+
+async def test_what_a_failed_action_left_does_not_count(tmp_path: Path) -> None:
+    fleet = writing_fleet(tmp_path, {"text": WHOLE}, "book.look", state="failed")
+    state, why = await finishes(fleet)
+    assert state == "waiting"
+    assert "0 of 1 artefacts" in why
 
 
 async def test_an_artefact_of_another_run_does_not_count(tmp_path: Path) -> None:
