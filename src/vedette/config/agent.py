@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -124,7 +125,7 @@ def read_agent(
         release=release,
         folder=str(folder.resolve()),
         instruction=instruction,
-        charter=shape.charter,
+        charter=_full_charter(shape),
         subscriptions=subscriptions,
         schedules=schedules,
         tools={
@@ -168,8 +169,23 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
         return None
     deadline_us = duration_us(work.deadline)
     return WorkPlan(
-        work.max_turns, work.no_progress, deadline_us, conditions, work.proposes_conditions
+        work.max_turns,
+        work.no_progress,
+        deadline_us,
+        conditions,
+        tuple(work.waits_for),
+        tuple(work.asks),
+        work.proposes_conditions,
     )
+
+
+def _full_charter(shape: AgentFile) -> dict[str, Any]:
+    """Return the charter, with the agents that this one may ask, and the types of events that it
+    may wait for: a value of it is what a sink takes.
+    """
+    work = shape.work
+    listed = {} if work is None else {"asks": work.asks, "waits_for": work.waits_for}
+    return {**shape.charter, **{name: values for name, values in listed.items() if values}}
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -247,6 +263,18 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
         except ValueError as error:
             mend = "use ASCII keys, text, numbers, lists and mappings"
             problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
+    if shape.work is not None and shape.work.asks and "asks" in shape.charter:
+        what = "work: asks: stands in the charter under this name"
+        problems.append(document.problem(("charter", "asks"), what, "name it otherwise"))
+    listed = [] if shape.work is None else shape.work.waits_for
+    if listed and "waits_for" in shape.charter:
+        what = "work: waits_for: stands in the charter under this name"
+        problems.append(document.problem(("charter", "waits_for"), what, "name it otherwise"))
+    for at, type in enumerate(listed):
+        if type.startswith("vedette.") or any(char in type for char in "*?["):
+            what = f"{type!r} is no type that a task may wait for"
+            mend = "name one type of events from outside, without a pattern"
+            problems.append(document.problem(("work", "waits_for", at), what, mend))
     return problems
 
 

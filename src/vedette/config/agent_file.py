@@ -294,6 +294,16 @@ class WorkFile(Shape):
     plans: bool = Field(
         default=False, description="it may lay a task out in phases, and replan where that is due"
     )
+    waits_for: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the types of events that its tasks may wait for with task.wait; they stand in "
+        "the charter as waits_for, too",
+    )
+    asks: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the agents that its tasks may ask with agent.ask; they stand in the charter "
+        "as asks, too",
+    )
 
 
 # What policy is told of every tool, so that no plugin can have the name.

@@ -143,12 +143,15 @@ class WorkPlan(Struct, frozen=True):
 
     At one of them a task waits for a person. `conditions` are those of done.yaml, for tasks that
     come with none of their own; with `proposes_conditions` the first turn may propose some.
+    `waits_for` are the types of events that they may wait for, `asks` the agents that they may ask.
     """
 
     max_turns: int = 1000
     no_progress: int = 10
     deadline_us: int = 14 * 86_400_000_000
     conditions: tuple[DoneCondition, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
     proposes_conditions: bool = False
 
 

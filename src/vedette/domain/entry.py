@@ -37,6 +37,7 @@ KINDS = frozenset(
         "action.decided",  # body: the exact question and the decision
         "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
+        "event.matched",  # an event (cause) was accepted that an action waits for
         "effect.started",  # a call begins that takes `timeout` (microseconds) at most
         "effect.done",  # body: outcome
         "effect.failed",
@@ -61,6 +62,9 @@ KINDS = frozenset(
         # though its model answered.
         "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
+        # A part of its agent's budget was set aside for the run that an action asks, by unit …
+        "budget.escrowed",
+        "budget.returned",  # … and what that did not spend came back
         "task.drift",  # a hand-off broke a rule of its check; the engine's is told; body: text
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
@@ -96,6 +100,8 @@ KINDS = frozenset(
     }
 )
 
+# An event that an awaited action waits for was accepted: its entry is the cause.
+MATCHED_KIND = "event.matched"
 # What a hold is answered: by a person, or by nobody in time.
 HOLD_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 

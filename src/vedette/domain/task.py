@@ -1,8 +1,8 @@
 """A Task: a run with a goal, its inputs and its done conditions, as an event or a trigger gives it.
 
-A person's order is an event of the engine's own, from `task_source`. The goal is told word for
-word in every turn. What the done conditions are is of the event or of the agent's release, of the
-first turn, or of a person's revision: see `vedette.domain.done_condition`.
+An order of a person, or of another agent, is an event of the engine's own, from `task_source`. The
+goal is told word for word in every turn. What the done conditions are is of the event or of the
+agent's release, of the first turn, or of a person's revision: see `vedette.domain.done_condition`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vedette.domain.agent import Agent, task_source
+from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import iso
+from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
@@ -23,7 +25,7 @@ from vedette.domain.done_condition import (
     write_condition,
 )
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, event_run_id
 from vedette.domain.task_words import Revision
 from vedette.domain.work_tools import PROPOSE_TOOL
 
@@ -35,6 +37,7 @@ class Task(Struct, frozen=True):
 
     Conditions are `given` by the event, a person or the first turn, or `own` to the agent's
     release. `revision` counts the goals that people gave it.
+    One that an agent gave has its `delegation`.
     """
 
     goal: str
@@ -42,6 +45,7 @@ class Task(Struct, frozen=True):
     given: tuple[DoneCondition, ...]
     own: tuple[DoneCondition, ...]
     deadline_us: int
+    delegation: Delegation | None = None
     revision: int = 1
 
     @property
@@ -82,6 +86,7 @@ def read_task(agent: Agent, event: Event) -> Task | None:
         given,
         own,
         data.get("deadline_us", deadline_us),
+        find_delegation(event),
     )
 
 
@@ -104,7 +109,7 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
         deadline_us = agent.work.deadline_us
     given = tuple(one for one in conditions if one.name not in names)
     own = tuple(one for one in conditions if one.name in names)
-    return Task(recorded["goal"], inputs, given, own, deadline_us)
+    return Task(recorded["goal"], inputs, given, own, deadline_us, find_delegation(event))
 
 
 def record_task(task: Task) -> dict[str, Any]:
@@ -121,6 +126,17 @@ def list_proposed(actions: Iterable[ActionRow]) -> tuple[DoneCondition, ...]:
         if row.tool == PROPOSE_TOOL and row.effect == "done" and row.answer is not None:
             found += read_conditions(orjson.loads(row.answer)["data"]["conditions"])[0]
     return tuple(found)
+
+
+def child_event_id(action: str) -> str:
+    """Return the id of the event by which an action gives another agent a task."""
+    return short_id("task", action)
+
+
+def child_run(fleet: str, agent: str, action: str) -> str:
+    """Return the id of the run that an action gives an agent: a repeat finds the same."""
+    event = short_id("evt", task_source(fleet, agent), child_event_id(action))
+    return event_run_id(event, agent)
 
 
 def task_event(

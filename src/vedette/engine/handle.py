@@ -25,6 +25,7 @@ from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.agreements import find_secret, measure_confidence
+from vedette.engine.async_completion import ASYNC_TOOLS, advance_action, settle_awaited
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
@@ -98,10 +99,13 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                 if services.store.cluster.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
-                    await perform_effect(services, context, row)
+                    if row.tool in ASYNC_TOOLS:
+                        await advance_action(services, context, row)
+                    else:
+                        await perform_effect(services, context, row)
                     if context.task is not None and context.task.words.is_halted:
                         break  # a person said so while it was called
-        else:
+        elif context.task is None or not await settle_awaited(services, context):
             await record_wait(context, now)
             break
     return None
@@ -272,6 +276,8 @@ async def decide_and_commit(
     while True:
         if services.stops.is_agent_stopped(context.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
+        if context.task is not None and context.task.is_stopped_above(services.stops):
+            raise Superseded("an agent above it was stopped while it reasoned")
         check_release(services, context)
         now = services.clock.now_us()
         if services.gateway.policy_rev != revision:

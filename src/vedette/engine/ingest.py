@@ -93,6 +93,19 @@ class EventIntake:
         self._count(receipts)
         return receipts[0]
 
+    async def accept_child(self, event: Event) -> Receipt:
+        """Make the event of a task durable that an agent gives another; raises BadEvent.
+
+        It waits for no room: whoever handles a run would wait for others that do.
+        """
+        steps = self._services.store.steps
+
+        async def commit(arrival: Arrival) -> AcceptResult:
+            (found,) = await steps.accept([arrival], None)
+            return found
+
+        return await self.accept_with(event, subject_of(event), commit)
+
     def _check_delivery(self, item: Event | Refused) -> Arrival | Refused:
         if isinstance(item, Event) and (why := _NO_SOURCES.get(item.type)) is not None:
             return _refusal(item, why)

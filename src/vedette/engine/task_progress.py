@@ -6,15 +6,19 @@ items are made) and the entries of `vedette.domain.task_words`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadProposal, Permanent, RepeatedProposal
+from vedette.domain.budget import ACTIONS
+from vedette.domain.decision import DecisionContext
+from vedette.domain.delegation import AncestorState, DelegationState, find_cover
 from vedette.domain.done_condition import (
     ACTIONS_OVER,
     WORDS_TOLD,
@@ -31,12 +35,14 @@ from vedette.domain.done_condition import (
     write_condition,
 )
 from vedette.domain.effect import Outcome
+from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
 from vedette.domain.origin import escape_pointer
 from vedette.domain.plan import NO_TRIGGER_RULE, Plan, PlanFacts, find_trigger, set_plan
 from vedette.domain.ports.store import Store
 from vedette.domain.row_proof import parse_record
-from vedette.domain.run import ActionRow, Run
+from vedette.domain.run import ActionRow, Run, RunWake
+from vedette.domain.stop import StopState
 from vedette.domain.task import Task, find_task, list_proposed, record_task
 from vedette.domain.task_item import (
     ITEM_STATES,
@@ -51,24 +57,29 @@ from vedette.domain.task_item import (
     take_items,
 )
 from vedette.domain.task_words import WORD_KINDS, TaskWords
+from vedette.domain.tool import Tool
 from vedette.domain.work_tools import (
     ADD_ITEM_TOOL,
+    ASK_TOOL,
     CLOSE_ITEM_TOOL,
+    ENGINE_TOOLS,
     FINISH_TOOL,
     HAND_OFF_TOOL,
     PLAN_TOOL,
     PROPOSE_TOOL,
     READ_HISTORY_TOOL,
+    WAIT_TOOL,
     WORK_PERFORMER,
 )
+from vedette.engine.services import Services
 from vedette.engine.task_facts import FactReader
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
 # Rules of the engine's own, by which it refuses conditions that an agent proposes.
 FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
-# What is done for the next turns alone.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, PLAN_TOOL})
+# What is done for the next turns alone, or does nothing.
+_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, PLAN_TOOL, WAIT_TOOL})
 
 
 def read_words(store: Store, run: str) -> TaskWords:
@@ -96,7 +107,7 @@ class TaskProgress(Struct):
     `peoples_items` are those that people added, as they gave them.
     `told` is what its turns were told. `step_items`, `step_plan` and `step_proposed` are its items,
     its plan and what was proposed, as the step leaves them that is being made; `history` are its
-    turns.
+    turns. `ended` says why a task is over that was not finished.
     """
 
     given: Task
@@ -114,6 +125,7 @@ class TaskProgress(Struct):
     step_items: dict[str, Item] = field(default_factory=dict)
     step_plan: Plan | None = None
     step_proposed: tuple[DoneCondition, ...] = ()
+    ended: str = ""
 
     @classmethod
     def load(
@@ -171,6 +183,70 @@ class TaskProgress(Struct):
         self.proposed += list_proposed(actions)
         self.take_words(self.words)
 
+    # --- agents above ------------------------------------------------------------------------
+
+    @property
+    def ancestors(self) -> tuple[str, ...]:
+        """Return the agents above its own, the first asker first; none for a person's task."""
+        given = self.task.delegation
+        return () if given is None else given.ancestors
+
+    def is_stopped_above(self, stops: StopState, tool: str | None = None) -> bool:
+        """Say whether an agent above is stopped: it begins no turn, and no action of `tool`."""
+        if tool is None:
+            return any(stops.is_agent_stopped(agent) for agent in self.ancestors)
+        return any(stops.is_tool_stopped(agent, tool) for agent in self.ancestors)
+
+    def is_stop_pending_above(self, stops: StopState, tool: str) -> bool:
+        """Say whether a stop of an agent above is on its way to the store."""
+        return any(stops.is_stop_pending(agent, tool) for agent in self.ancestors)
+
+    @property
+    def parent_wakes(self) -> tuple[RunWake, ...]:
+        """Return what its end makes due: the run that asked for it."""
+        given = self.task.delegation
+        return () if given is None else (RunWake(given.run),)
+
+    def add_facts(
+        self,
+        services: Services,
+        context: DecisionContext,
+        row: ActionRow,
+        rows: Sequence[ActionRow],
+        own_row: Callable[[], Mapping[str, Any]],
+    ) -> DecisionContext:
+        """Return a decision's context with what the task adds to it: its conditions if it is to
+        end, the agents above, what it set aside of its actions, and the rule by which the engine
+        refuses it. `row` is the action's, `rows` are its other actions.
+        """
+        tool = self.agent.tools[row.tool]
+        facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
+        refuses = self.find_refusal(row, rows)
+        above = self._assess_delegation(services, tool, rows)
+        actions = count_actions(rows)
+        return replace(
+            context, task=facts, delegation=above, actions_in_run=actions, refuses=refuses
+        )
+
+    def _assess_delegation(
+        self, services: Services, tool: Tool, rows: Sequence[ActionRow]
+    ) -> DelegationState | None:
+        """Return what is found of the agents above; None for a person's task.
+
+        Whoever is not in the fleet any more may do nothing.
+        """
+        given = self.task.delegation
+        if given is None:
+            return None
+        found = []
+        for name in given.ancestors:
+            agent = services.fleet.agents.get(name)
+            mode = "observe" if agent is None else agent.requested_mode
+            cover = find_cover(services.grants, name, mode, tool.verb, tool.resource)
+            found.append(AncestorState(name, mode, cover))
+        room = tool.name in ENGINE_TOOLS or count_actions(rows) < given.budget.get(ACTIONS, 0)
+        return DelegationState(tuple(found), room)
+
     # --- conditions --------------------------------------------------------------------------
 
     @property
@@ -179,9 +255,11 @@ class TaskProgress(Struct):
         return asks_person(self.task.conditions)
 
     def is_over(self, rows: Sequence[ActionRow]) -> bool:
-        """Say whether the task is to go on no more: finished by its own action, or cancelled."""
-        return self.words.cancelled or any(
-            row.tool == FINISH_TOOL and row.effect == "done" for row in rows
+        """Say whether the task is to go on no more: finished by its own action, or ended."""
+        return (
+            bool(self.ended)
+            or self.words.cancelled
+            or any(row.tool == FINISH_TOOL and row.effect == "done" for row in rows)
         )
 
     def evaluate(
@@ -250,8 +328,11 @@ class TaskProgress(Struct):
         return find_trigger(plan, facts)
 
     def may_begin(self, agent: Agent) -> bool:
-        """Say whether its first turn may be taken: no person has it wait, or is to be asked."""
-        return not self.words.is_halted and agent.work is not None
+        """Say whether its first turn may be taken at once: nobody has it wait, or is to be asked,
+        and no agent above is to be looked at first.
+        """
+        asked = self.task.delegation is not None
+        return not self.words.is_halted and agent.work is not None and not asked
 
     def find_stall(self, agent: Agent, run: Run, rows: Sequence[ActionRow], now_us: int) -> str:
         """Say why a person is asked before the next turn; "" if it is taken."""
@@ -288,6 +369,9 @@ class TaskProgress(Struct):
         }
         if self.task.inputs:
             told["inputs"] = dict(self.task.inputs)
+        if self.task.delegation is not None:
+            # It is not a person who says so.
+            told["asked_by"] = self.ancestors[-1]
         if self.words.notes:
             told["notes"] = [dict(note) for note in self.words.notes]
         if self.words.told:
@@ -351,7 +435,8 @@ class TaskProgress(Struct):
         One that was undone is none of them: it may be done again.
         """
         current = told["items"].get("current")
-        if current is None or action.tool.performer == WORK_PERFORMER:
+        own = action.tool.performer == WORK_PERFORMER and action.tool.name != ASK_TOOL
+        if current is None or own:
             return []
         turns = {turn for turn, note in self.told.items() if note.item == current["id"]}
         same = (action.digest, action.tool.name)
@@ -466,5 +551,5 @@ class TaskProgress(Struct):
         return {
             "items": items["of"],
             "items_done": items["done"],
-            "what": "cancelled" if self.words.cancelled else None,
+            "what": self.ended or ("cancelled" if self.words.cancelled else None),
         }

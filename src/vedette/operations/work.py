@@ -7,6 +7,7 @@ entry of its run, which a worker that has it finds, or whoever takes it up next.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from vedette.domain.agent import Agent
@@ -30,6 +31,7 @@ from vedette.domain.task_words import (
     STEERED,
     TaskWords,
 )
+from vedette.engine.delegation import find_child, open_asks
 from vedette.engine.services import Services
 from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
@@ -58,6 +60,8 @@ _KINDS = {
     "work_steer": STEERED, "work_pause": PAUSED, "work_resume": RESUMED, "work_cancel": CANCELLED,
     "work_add": ADDED, "work_goal": REVISED,
 }  # fmt: skip
+# What is said of a task that others do parts of is said of those, too.
+_GO_DOWN = frozenset({"work_pause", "work_resume", "work_cancel"})
 _MAX_INPUTS = 100_000  # bytes
 
 
@@ -169,6 +173,8 @@ async def _say(
     fields = {"agent": run.agent, "actor": str(order.principal)}
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
+    if verb in _GO_DOWN:
+        await _say_below(services, run, draft)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
 
 
@@ -229,6 +235,21 @@ _WORDS = {"work_steer": _note, "work_add": _add, "work_goal": _revise}
 def _items(services: Services, run: Run) -> list[Item]:
     words = TaskWords.of(services.store.runs.task_entries(run.id))
     return list_items(services.store.runs.actions(run.id), words.items)
+
+
+async def _say_below(services: Services, run: Run, draft: Draft) -> None:
+    """Say the same to the tasks that this one waits for, and to those below them.
+
+    What a crash keeps from one is found out by itself: before each turn it looks at those above.
+    """
+    for ask in open_asks(services.store.runs.actions(run.id)):
+        child = find_child(services, ask)
+        if child is None or child.state in ("done", "dead"):
+            continue
+        said = Draft(draft.kind, {**draft.fields, "agent": child.agent}, body=draft.body)
+        with suppress(BadCommand):  # it has ended meanwhile
+            await services.store.commands.move_task(child.id, said)
+        await _say_below(services, child, draft)
 
 
 def _find_task(services: Services, name: str) -> tuple[Run, Task, Agent]:

@@ -86,9 +86,13 @@ class Gateway(Struct):
             artefact=(decision_context.artefact or "other") if reads_artefact else "",
         )
         # A residual says what a bundle permits, and knows nothing of the engine's own rules, nor of
-        # what a question says of a task.
-        of_task = decision_context.task is not None or decision_context.refuses
-        whole = action.asks or reads_artefact or of_task
+        # what a question says of a task, or of who asked for it.
+        says_more = (
+            decision_context.task is not None
+            or decision_context.delegation is not None
+            or decision_context.refuses
+        )
+        whole = action.asks or reads_artefact or says_more
         residuals = None if whole else self.residuals
         second = self.second_opinion
         if second is None:
@@ -214,9 +218,12 @@ class Gateway(Struct):
 
 def _task_facts(decision_context: DecisionContext) -> dict[str, Any]:
     """Return what a question says of a task whose finish is decided, or one of whose actions the
-    engine refuses; nothing in all others.
+    engine refuses, and of the agents above one that was asked; nothing in all others.
     """
-    refuses = {"refuses": decision_context.refuses} if decision_context.refuses else {}
-    if decision_context.task is None:
-        return refuses
-    return {**refuses, "task": decision_context.task.to_json()}
+    task, delegation = decision_context.task, decision_context.delegation
+    refuses = decision_context.refuses
+    return {
+        **({"refuses": refuses} if refuses else {}),
+        **({} if task is None else {"task": task.to_json()}),
+        **({} if delegation is None else {"delegation": delegation.to_json()}),
+    }

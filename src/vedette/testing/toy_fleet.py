@@ -164,6 +164,7 @@ WORK_GRANTS = """\
     item.close: {verb: close, resource: item, impact: low}
     task.conditions: {verb: conditions, resource: task, impact: low}
     plan.set: {verb: set, resource: plan, impact: low}
+    task.wait: {verb: wait, resource: task, impact: low}
 """
 
 DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.action.tool == "{}"\n'

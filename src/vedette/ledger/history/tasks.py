@@ -11,10 +11,12 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.budget import UNITS
 from vedette.domain.ports.store import StoreReader
-from vedette.domain.run import Run
-from vedette.domain.task import Task, find_task, list_proposed
+from vedette.domain.row_proof import parse_record
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.task import Task, child_run, find_task, list_proposed
 from vedette.domain.task_item import Item, list_items, list_plans
 from vedette.domain.task_words import ADDED, REVISED, STALLED, TASK_KINDS, TaskWords
+from vedette.domain.work_tools import ASK_TOOL
 
 
 def list_tasks(
@@ -71,6 +73,34 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
         "spend": dict(spent),
         "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
         "said": _words(record, run),
+        "asks": [_ask(record, agent, row) for row in record.runs.actions(run.id)
+                 if row.tool == ASK_TOOL],
+        "asked_by": _asker(task),
+    }  # fmt: skip
+
+
+def _asker(task: Task) -> dict[str, Any] | None:
+    """Return who asked for a task: the agents above, the first asker first, and the run."""
+    given = task.delegation
+    return None if given is None else {"run": given.run, "agents": list(given.ancestors)}
+
+
+def _ask(record: StoreReader, agent: Agent, row: ActionRow) -> dict[str, Any]:
+    """Return how an ask of a task stands: whom it asked, and where that run is."""
+    args = parse_record(row.record)["args"]
+    child = record.runs.run(child_run(agent.identity.fleet, args["agent"], row.id))
+    told: dict[str, Any] = {} if row.answer is None else orjson.loads(row.answer)["data"]
+    return {
+        "action": row.id,
+        "agent": args["agent"],
+        "goal": args["goal"],
+        "budget": args["budget"],
+        "state": told.get("state") or row.effect or row.decided,
+        "spent": told.get("spent"),
+        "run": None if child is None else child.id,
+        "run_state": None if child is None else child.state,
+        "waits": None if child is None else child.waits,
+        "turns": 0 if child is None else child.turn,
     }
 
 
