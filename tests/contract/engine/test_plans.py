@@ -165,7 +165,8 @@ async def test_a_finish_that_is_denied_three_times_is_a_trigger(tmp_path: Path) 
     def answer(briefing: Briefing) -> ReasonerJudgement:
         if briefing.turn == 1:
             return says(plan(TWO))
-        return says(plan({"x": ["a"]}) if briefing.turn > 4 else finish())
+        # What the first is made on is used up by it.
+        return says(plan({"x": ["a"]}), plan({"y": ["a"]})) if briefing.turn > 4 else says(finish())
 
     fleet, scripted = planning_fleet(tmp_path, answer)
     async with fleet:
@@ -174,6 +175,21 @@ async def test_a_finish_that_is_denied_three_times_is_a_trigger(tmp_path: Path) 
         told = ["replan" in one.task.get("plan", {}) for one in scripted.briefings[:6]]
         assert told == [False, False, False, False, True, False]
         assert triggers(fleet, run) == ["first", "unmet"]
+        assert rules(fleet, run, "plan.set")[1:3] == [
+            ("permit", "permit.tool"), ("deny", "plan.no_trigger"),
+        ]  # fmt: skip
+
+
+async def test_a_plan_alone_is_no_progress(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        return says(plan(TWO)) if briefing.turn == 1 else says(final=True)
+
+    work = WORK.replace("no_progress: 9", "no_progress: 2")
+    fleet, _ = working_fleet(tmp_path, World(), answer, work=work, done=DONE)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 2)
 
 
 async def test_half_and_four_fifths_of_a_limit_are_triggers_once_each(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from vedette.domain.done_condition import (
 from vedette.domain.event import DATA, ENVELOPE, TASK_TYPE, TICK_TYPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.task import find_task, read_task, record_task, task_event
-from vedette.domain.task_item import add_items
+from vedette.domain.task_item import Item, add_items
 from vedette.domain.task_words import Revision, TaskWords
 
 LIST = ItemsClosed("list")
@@ -158,7 +158,7 @@ def test_words_are_counted_and_those_of_an_item_or_a_goal_taken() -> None:
 def test_an_item_is_there_once_whoever_gave_it_its_id() -> None:
     own = {"id": "a", "title": "own", "number": 1, "state": "open"}
     given_item = {"id": "a", "title": "asked", "number": 2, "by": "person:ada", "state": "open"}
-    items = {"a": own}
+    items: dict[str, Item] = {"a": own}
     assert add_items(items, [given_item]).keys() == {"a~"}
     assert {id: one["title"] for id, one in items.items()} == {"a": "own", "a~": "asked"}
     items["a~"] = {**items["a~"], "state": "done"}
