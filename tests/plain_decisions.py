@@ -75,10 +75,10 @@ def look_up(pointer: str, roots: Roots) -> tuple[Any, Origin]:
     if len(path) < 2:
         raise BadProposal(f"reference {pointer!r} names a whole root", mend="point into it")
     root, second = path[0], path[1]
-    if root not in ("event", "charter", "registry", "memory", "outcome", "row"):
+    if root not in ("event", "charter", "registry", "memory", "outcome", "row", "item"):
         raise BadProposal(
             f"reference {pointer!r} has no root {root!r}",
-            mend="use /event, /charter, /registry, /memory, /outcome or /row",
+            mend="use /event, /charter, /registry, /memory, /outcome, /row or /item",
         )
     value = resolve_path(getattr(roots, root), path[1:])
     place = "/".join(map(escape_pointer, path[1:]))
@@ -89,6 +89,7 @@ def look_up(pointer: str, roots: Roots) -> tuple[Any, Origin]:
         "memory": second in roots.trusted_memories and path[2:] == ["label"],
         "outcome": second in roots.trusted_outcomes,
         "row": False,
+        "item": True,
     }[root]
     return value, "trusted" if trusted else "derived" if root == "row" else "untrusted"
 

@@ -11,7 +11,13 @@ from typing import Any
 from vedette.adapters.reasoners.adk.conversation import HAND_OFF_SHARE
 from vedette.config.models import ModelPlan
 from vedette.domain.model import Model, Provider
-from vedette.domain.work_tools import FINISH_TOOL, HAND_OFF_TOOL, WORK_TOOLS
+from vedette.domain.work_tools import (
+    FINISH_TOOL,
+    HAND_OFF_TOOL,
+    PLAN_TOOLS,
+    PROPOSE_TOOLS,
+    WORK_TOOLS,
+)
 from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, Request, Turn
@@ -58,7 +64,7 @@ def task_fleet(
     """
     own = "".join(
         f"    {tool.name}: {{verb: {tool.verb}, resource: {tool.resource}, impact: low}}\n"
-        for tool in WORK_TOOLS.values()
+        for tool in {**WORK_TOOLS, **PROPOSE_TOOLS, **PLAN_TOOLS}.values()
     )
     grants = toy.GRANTS.format(name="worker", mode="act") + own
     limits = drop_bars("worker")["limits/data.yaml"]

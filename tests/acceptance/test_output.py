@@ -364,6 +364,8 @@ def work(made: Scene) -> None:
     run = made.do("work start", *given, *why).answer["run"]
     made.do("work list")
     made.do("work steer", run, "--note", "begin with the end", *why)
+    made.do("work add", run, "--item", "late", "--title", "one more", *why)
+    made.do("work goal", run, "--goal", "Read all", *why)
     made.do("work pause", run, *why)
     made.do("work resume", run, *why)
     made.do("work show", run)

@@ -49,6 +49,18 @@ def test_a_task_is_given_looked_at_and_steered_with_no_fleet_running(fleet: Path
     assert [(one["kind"], one["why"]) for one in shown["said"]] == [
         ("task.steered", "begin with the end")
     ]
+    item = ("--item", "late", "--title", "one more", "--input", "n=2", "--reason", "it came")
+    assert vedette(fleet, "work", "add", run, *item)["said"] == "task.added"
+    told = vedette(fleet, "work", "add", run, *item, code=2)
+    assert "an item 'late' already" in told["error"]["what"]
+    goal = ("--goal", "Read\nboth", "--done", "done.yaml", "--reason", "two came")
+    assert vedette(fleet, "work", "goal", run, *goal)["said"] == "task.revised"
+    shown = vedette(fleet, "work", "show", run)
+    assert (shown["goal"], shown["revision"]) == ("Read\nboth", 2)
+    assert shown["items"] == {"of": 1, "open": 1}
+    assert [one["why"] for one in shown["said"][1:]] == [
+        "late: one more", "two came: Read\nboth",
+    ]  # fmt: skip
     told = vedette(fleet, "work", "start", "nobody", "--goal", "x", "--reason", "y", code=2)
     assert "no agent 'nobody'" in told["error"]["what"]
     vedette(fleet, "verify")

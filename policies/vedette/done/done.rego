@@ -1,6 +1,7 @@
 # When a task may end. What ends it is an action like any other; the engine says of each done
 # condition whether it holds, as far as it can find out. One that a person is to say holds the
-# finish instead, whatever is here.
+# finish instead, whatever is here. What the engine itself refuses (conditions that are fixed, a plan
+# that is not due) is denied by the name of its rule.
 package vedette.done
 
 finishing if input.action.tool == "task.finish"
@@ -44,6 +45,12 @@ reasons contains "task.unknown" if {
 	finishing
 	not met
 	count(unmet) == 0
+}
+
+reasons contains rule if {
+	rule := input.context.refuses
+	is_string(rule)
+	rule != ""
 }
 
 # The proof. Last in the file, so that no part of a cut file proves anything.

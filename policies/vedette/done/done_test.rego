@@ -55,6 +55,26 @@ test_condition_that_says_nothing_does_not_hold if {
 	reasons == {"task.unknown"}
 }
 
+test_what_the_engine_refuses_is_denied_by_its_rule if {
+	asked := replaced("/context/refuses", "plan.no_trigger")
+	not done.ok with input as asked
+	reasons := done.reasons with input as asked
+	reasons == {"plan.no_trigger"}
+}
+
+test_finish_that_is_met_and_refused_is_denied if {
+	asked := json.patch(finishing([condition("items", true)]), [{
+		"op": "add",
+		"path": "/context/refuses",
+		"value": "conditions.fixed",
+	}])
+	not done.ok with input as asked
+}
+
+test_nothing_refused_is_no_reason if {
+	done.ok with input as replaced("/context/refuses", "")
+}
+
 test_question_without_an_action_is_denied if {
 	not done.ok with input as {}
 }

@@ -35,11 +35,10 @@ from vedette.config.models import ModelPlan, install_extra
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
-from vedette.config.tool_table import tool_problems
+from vedette.config.tool_table import engine_tools, tool_problems
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, Subscription, WorkPlan
-from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
@@ -51,7 +50,6 @@ from vedette.domain.origin import split_pointer
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 # Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
 _MODEL_TURNS = 4
@@ -110,12 +108,8 @@ def read_agent(
     problems += _scope_problems(shape, document, context)
     problems += tool_problems(shape, document, code.get("tools"), context.targets)
     own = {tool.name: tool for tool in shape.tools}
-    engine_tools = {
-        **(ARTEFACT_TOOLS if shape.artefacts else {}),
-        **(WORK_TOOLS if shape.work is not None else {}),
-        **(ASK_TOOLS if shape.work is not None and shape.work.asks else {}),
-    }
-    known = {**own, **engine_tools}
+    engines = engine_tools(shape)
+    known = {**own, **engines}
     problems += eval_problems(folder, relative_path, known)
     subscriptions, schedules, found = read_triggers(shape, document)
     problems += found
@@ -138,7 +132,7 @@ def read_agent(
         schedules=schedules,
         tools={
             **{tool.name: _tool(tool) for tool in shape.tools},
-            **engine_tools,
+            **engines,
         },
         scopes=tuple(
             MemoryScope(
@@ -184,6 +178,7 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
         conditions,
         tuple(work.waits_for),
         tuple(work.asks),
+        work.proposes_conditions,
     )
 
 

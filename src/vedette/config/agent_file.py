@@ -286,6 +286,14 @@ class WorkFile(Shape):
         "effect done",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
+    proposes_conditions: bool = Field(
+        default=False,
+        description="its first turn may propose done conditions; where nobody gave any, these are "
+        "the task's, and no person is asked",
+    )
+    plans: bool = Field(
+        default=False, description="it may lay a task out in phases, and replan where that is due"
+    )
     waits_for: list[NonBlankText] = Field(
         default_factory=list,
         description="the types of events that its tasks may wait for with task.wait; they stand in "

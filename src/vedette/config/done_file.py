@@ -6,14 +6,14 @@ from pathlib import Path
 
 from vedette.config.agent_file import AgentFile
 from vedette.config.problem import Problem, did_you_mean
+from vedette.config.tool_table import engine_tools
 from vedette.config.yaml import Document, read_yaml
 from vedette.domain.done_condition import (
     ActionDone,
     DoneCondition,
-    RowValue,
+    find_unreachable,
     read_conditions,
 )
-from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 
 def done_conditions(
@@ -50,14 +50,16 @@ def _reach_problems(
     """Say which conditions this agent can never meet."""
     problems = []
     names = [tool.name for tool in shape.tools]
-    known = {*names, *WORK_TOOLS, *ASK_TOOLS}
     for at, condition in enumerate(conditions):
-        if isinstance(condition, ActionDone) and condition.tool not in known:
-            what = f"{condition.tool!r} is not a tool of this agent"
-            mend = did_you_mean(condition.tool, names)
-            problems.append(document.problem(("conditions", at, "action"), what, mend))
-        if isinstance(condition, RowValue) and shape.collection is None:
-            what = "the agent keeps no rows"
-            mend = "add collection: to agent.yaml"
-            problems.append(document.problem(("conditions", at, "rows"), what, mend))
+        fault = find_unreachable(
+            condition,
+            {*names, *engine_tools(shape)},
+            has_rows=shape.collection is not None,
+            has_artefacts=shape.artefacts,
+        )
+        if fault is not None:
+            inside, what, mend = fault
+            if isinstance(condition, ActionDone):
+                mend = did_you_mean(condition.tool, names)
+            problems.append(document.problem(("conditions", at, *inside), what, mend))
     return problems

@@ -14,7 +14,26 @@ from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.ports.plugin import TOOLS, TableProblem
 from vedette.domain.schema_check import find_schema_problems
-from vedette.domain.work_tools import ENGINE_TOOLS
+from vedette.domain.tool import Tool
+from vedette.domain.work_tools import (
+    ASK_TOOLS,
+    ENGINE_TOOLS,
+    PLAN_TOOLS,
+    PROPOSE_TOOLS,
+    WORK_TOOLS,
+)
+
+
+def engine_tools(shape: AgentFile) -> Mapping[str, Tool]:
+    """Return the engine's own tools that an agent has, by name."""
+    work = shape.work
+    return {
+        **(ARTEFACT_TOOLS if shape.artefacts else {}),
+        **(WORK_TOOLS if work is not None else {}),
+        **(ASK_TOOLS if work is not None and work.asks else {}),
+        **(PROPOSE_TOOLS if work is not None and work.proposes_conditions else {}),
+        **(PLAN_TOOLS if work is not None and work.plans else {}),
+    }
 
 
 def tool_problems(

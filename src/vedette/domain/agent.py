@@ -145,8 +145,8 @@ class WorkPlan(Struct, frozen=True):
     """The bounds of an agent's tasks: turns, turns in a row without progress, time from the event.
 
     At one of them a task waits for a person. `conditions` are those of done.yaml, for tasks that
-    come with none of their own. `waits_for` are the types of events that they may wait for, `asks`
-    the agents that they may ask.
+    come with none of their own; with `proposes_conditions` the first turn may propose some.
+    `waits_for` are the types of events that they may wait for, `asks` the agents that they may ask.
     """
 
     max_turns: int = 1000
@@ -155,6 +155,7 @@ class WorkPlan(Struct, frozen=True):
     conditions: tuple[DoneCondition, ...] = ()
     waits_for: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
+    proposes_conditions: bool = False
 
 
 class Agent(Struct, frozen=True):

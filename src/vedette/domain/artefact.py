@@ -104,6 +104,16 @@ def told_readers(value: Mapping[str, Any]) -> Readers:
     return frozenset(value[READERS]) if READERS in value else None
 
 
+class ArtefactHead(Struct, frozen=True):
+    """What the entry at `seq` says of its artefact: action, tool, type, size in characters."""
+
+    seq: int
+    action: str
+    tool: str
+    type: str
+    size: int
+
+
 class StoredArtefact(Struct, frozen=True):
     """An artefact as a store has it, by the entry at `seq`: None once erased, or if it was edited.
 

@@ -171,7 +171,8 @@ class DecisionContext(Struct, frozen=True):
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
     where it is asked what would be: else it is the one that the event wakes the agent by. Of an
     action that reads an artefact `artefact` says whose that is (`domain.artefact.Owner`). `task` is
-    what the engine found of a task's done conditions, where its finish is decided.
+    what the engine found of a task's done conditions, where its finish is decided; `refuses` the
+    rule of its own by which it does not let a task's action be done.
     """
 
     agent: Agent
@@ -186,6 +187,7 @@ class DecisionContext(Struct, frozen=True):
     artefact: str = ""
     task: TaskState | None = None
     delegation: DelegationState | None = None
+    refuses: str = ""
 
 
 _RequestShape = Mapping[str, Mapping[str, type]]
@@ -224,7 +226,7 @@ _SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SC
 _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 # Fields that a request may have beside those of its shape.
 _OPTIONAL: Mapping[str, Mapping[str, type]] = {
-    "/context": {"artefact": str, "asks": str, "delegation": dict, "task": dict}
+    "/context": {"artefact": str, "asks": str, "delegation": dict, "refuses": str, "task": dict}
 }
 _TASK = {"conditions": list, "person": bool}
 _CONDITION = {"name": str, "held": bool, "why": str}
@@ -264,9 +266,9 @@ def _define_request() -> type[Struct]:
     task = define("Task", {**_TASK, "conditions": conditions})
     ancestors = GenericAlias(list, define("Ancestor", _ANCESTOR))
     delegation = define("Delegation", {**_DELEGATION, "ancestors": ancestors})
+    texts = [(name, str, "") for name in ("artefact", "asks", "refuses")]
     optional = [
-        ("artefact", str, ""), ("asks", str, ""), ("task", task | UnsetType, UNSET),
-        ("delegation", delegation | UnsetType, UNSET),
+        *texts, ("task", task | UnsetType, UNSET), ("delegation", delegation | UnsetType, UNSET),
     ]  # fmt: skip
     fields["context"] = defstruct(
         "Context", [*context.items(), *optional], forbid_unknown_fields=True
@@ -498,8 +500,8 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
 
     What a person is to decide is held, if the engine would permit it (`ask_person`); what reads an
     artefact that is not the run's is denied (`deny_other_artefact`), and so is what ends a task
-    while a done condition is unmet (`deny_unmet`), and what an agent above may not do
-    (`deny_uncovered`).
+    while a done condition is unmet (`deny_unmet`), what the engine refuses (`deny_refused`), and
+    what an agent above may not do (`deny_uncovered`).
     """
     decide_json = getattr(engine, "decide_json", None)
     try:
@@ -511,6 +513,8 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
             decision = deny_other_artefact(decision, raw)
         if b'"task":' in raw:
             decision = deny_unmet(decision, raw)
+        if b'"refuses":' in raw:
+            decision = deny_refused(decision, raw)
         if b'"delegation":' in raw:
             decision = deny_uncovered(decision, raw)
         asks = b'"asks":' in raw or b'"task":' in raw or b'"delegation":' in raw
@@ -546,6 +550,18 @@ def deny_unmet(decision: Decision, raw: bytes) -> Decision:
         return replace(decision, would="deny") if decision.would is not None else decision
     reasons = [f"{UNMET_RULE}:{name}" for name in unmet] or ["task.unknown"]
     denial = build_denial(UNMET_RULE if unmet else "task.unknown", *decision.reasons, *reasons)
+    return replace(denial, would=None if decision.would is None else "deny")
+
+
+def deny_refused(decision: Decision, raw: bytes) -> Decision:
+    """Return a policy engine's Decision, a deny by the rule by which the engine itself refuses it.
+
+    The engine's own rule and no bundle's: only the engine knows whether it is in its place.
+    """
+    rule = (orjson.loads(raw).get("context") or {}).get("refuses")
+    if not rule:
+        return decision
+    denial = build_denial(rule, *decision.reasons, rule)
     return replace(denial, would=None if decision.would is None else "deny")
 
 

@@ -1,25 +1,27 @@
 """Done conditions: named facts that must hold before a task may end, and how each is found out.
 
 They are written in the `done.yaml` of an agent's folder, or come with the event that gives the
-task; nothing that an agent proposes reaches them. What holds is a pure function of facts that the
-engine reads from what is durable:
+task, or its first turn proposes them; nothing that an agent proposes later reaches them. What holds
+is a pure function of facts that the engine reads from what is durable:
 
     conditions:
       - {name: all_items, items: closed, at_least: 3}
       - {name: none_left_out, items: done}
       - {name: total, rows: /total, equals: 12}
       - {name: report, action: report.send, at_least: 1, answer: /sent, equals: true}
+      - {name: written, artefacts: report.write, min_size: 500, schema: {type: string}}
       - {name: read, person: reads the report}
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
 from vedette.domain.base.canonical import normalize_json
+from vedette.domain.schema_check import find_schema_problems
 
 MAX_CONDITIONS = 50
 _MAX_NAME = 60
@@ -28,6 +30,7 @@ _KINDS: Mapping[str, frozenset[str]] = {
     "items": frozenset({"at_least"}),
     "rows": frozenset({"at_least", "equals"}),
     "action": frozenset({"at_least", "answer", "equals"}),
+    "artefacts": frozenset({"at_least", "schema", "min_size", "max_size"}),
     "person": frozenset(),
 }
 _ITEM_STATES = ("closed", "done")
@@ -37,6 +40,9 @@ PERSON_ASKED = "task.person"
 ACTIONS_OVER = "actions_over"
 # … and a turn was told of every event that joined the run.
 SESSION_READ = "session_read"
+# Nor this: the turn that proposed it was told all that people have said of the task.
+WORDS_TOLD = "words_told"
+_ENGINES = (ACTIONS_OVER, SESSION_READ, WORDS_TOLD)
 # A fault of what is written: where in it, what is wrong, the mend.
 Fault: TypeAlias = tuple[tuple[str | int, ...], str, str]
 
@@ -74,6 +80,26 @@ class ActionDone(Struct, frozen=True):
     equals: Any = UNSET
 
 
+class ArtefactsMade(Struct, frozen=True):
+    """The run's own actions made `at_least` so many artefacts of a kind that fit.
+
+    `of` is the tool that made them, or their media type (which has a slash). Sizes are in
+    characters. Content fits a `schema` (JSON Schema): of `application/json` what it says, of all
+    else the text.
+    """
+
+    name: str
+    of: str
+    at_least: int = 1
+    schema: Mapping[str, Any] | None = None
+    min_size: int = 0
+    max_size: int | None = None
+
+    def covers(self, tool: str, type: str) -> bool:
+        """Say whether an artefact of a type, made by a tool, is of the kind."""
+        return self.of == (type if "/" in self.of else tool)
+
+
 class PersonApproves(Struct, frozen=True):
     """A person approves the finish, which is held for that; `asks` is what they are asked."""
 
@@ -81,22 +107,36 @@ class PersonApproves(Struct, frozen=True):
     asks: str
 
 
-DoneCondition: TypeAlias = ItemsClosed | RowValue | ActionDone | PersonApproves
+DoneCondition: TypeAlias = ItemsClosed | RowValue | ActionDone | ArtefactsMade | PersonApproves
 # Of a task for which nobody wrote any: that it is done is for a person to say.
 NO_CONDITIONS: tuple[DoneCondition, ...] = (
     PersonApproves("approved", "nobody wrote when this task is done"),
 )
 
 
+class ArtefactFact(Struct, frozen=True):
+    """What is known of one artefact of a run: the tool that made it, its type, its size in
+    characters, whether its content is there, and which conditions' schemas that does not fit.
+    """
+
+    tool: str
+    type: str
+    size: int
+    is_erased: bool = False
+    misfits: frozenset[str] = frozenset()
+
+
 class TaskFacts(Struct, frozen=True):
     """The facts that done conditions are evaluated on: items by id, the row, what was done.
 
-    `done` are the run's done actions, oldest first: tool, and what it answered.
+    `done` are the run's done actions, oldest first, without those that were undone: tool, and what
+    it answered. `artefacts` are what these made.
     """
 
     items: Mapping[str, Mapping[str, Any]]
     row: Mapping[str, Any]
     done: Sequence[tuple[str, Mapping[str, Any]]]
+    artefacts: Sequence[ArtefactFact] = ()
 
 
 class ConditionState(Struct, frozen=True):
@@ -158,8 +198,31 @@ def _evaluate_one(condition: DoneCondition, facts: TaskFacts) -> ConditionState:
             return ConditionState(
                 name, counted >= at_least, why if answer is None else f"{why} with that answer"
             )
+        case ArtefactsMade():
+            return _evaluate_artefacts(condition, facts.artefacts)
         case PersonApproves(name, asks):
             return ConditionState(name, False, f"a person is asked when the rest holds: {asks}")
+
+
+def _evaluate_artefacts(
+    condition: ArtefactsMade, artefacts: Sequence[ArtefactFact]
+) -> ConditionState:
+    """Return what is found of artefacts; the state counts those that do not count, and why."""
+    counts = dict.fromkeys(("fit", "of another size", "against the schema", "erased"), 0)
+    for one in artefacts:
+        if not condition.covers(one.tool, one.type):
+            continue
+        most = one.size if condition.max_size is None else condition.max_size
+        if one.is_erased:
+            counts["erased"] += 1
+        elif not condition.min_size <= one.size <= most:
+            counts["of another size"] += 1
+        else:
+            counts["against the schema" if condition.name in one.misfits else "fit"] += 1
+    fit = counts.pop("fit")
+    why = [f"{fit} of {condition.at_least} artefacts of {condition.of} are there"]
+    why += [f"{count} {what} not counted" for what, count in counts.items() if count]
+    return ConditionState(condition.name, fit >= condition.at_least, "; ".join(why))
 
 
 def _fits(found: Any, equals: Any, at_least: int | None) -> bool:
@@ -219,6 +282,9 @@ def write_condition(condition: DoneCondition) -> dict[str, Any]:
         case ActionDone(name, tool, at_least, answer, equals):
             written = {"name": name, "action": tool, "at_least": at_least, "answer": answer}
             written["equals"] = equals
+        case ArtefactsMade(name, of, at_least, schema, min_size, max_size):
+            written = {"name": name, "artefacts": of, "at_least": at_least, "max_size": max_size}
+            written |= {"schema": schema, "min_size": min_size or None}
         case PersonApproves(name, asks):
             return {"name": name, "person": asks}
     # A value that is waited for may be null; of all else null is left out.
@@ -236,7 +302,7 @@ def _find_faults(value: Any) -> Iterator[Fault]:
     name = value.get("name")
     if not _is_word(name):
         yield ("name",), "a condition has a name of a-z, 0-9 and _", "add name:"
-    if name in (ACTIONS_OVER, SESSION_READ):
+    if name in _ENGINES:
         yield ("name",), f"{name} is the engine's own condition", "give it another"
     kinds = [kind for kind in _KINDS if kind in value]
     if len(kinds) != 1:
@@ -265,6 +331,8 @@ def _find_kind_faults(kind: str, value: Mapping[str, Any]) -> Iterator[Fault]:
         yield from _pointer_faults(kind, given)
         if ("equals" in value) == ("at_least" in value):
             yield (), "says not what the value is to be", "give equals: or at_least:"
+    if kind == "artefacts":
+        yield from _artefact_faults(value)
     if kind == "action" and ("answer" in value) != ("equals" in value):
         yield (), "an answer is compared with a value", "give answer: and equals:, or neither"
     if kind == "action" and "answer" in value:
@@ -274,6 +342,27 @@ def _find_kind_faults(kind: str, value: Mapping[str, Any]) -> Iterator[Fault]:
             normalize_json(value["equals"])
         except ValueError as error:
             yield ("equals",), f"has no JSON form: {error}", "use text, numbers, true or false"
+
+
+def _artefact_faults(value: Mapping[str, Any]) -> Iterator[Fault]:
+    sizes = {key: value[key] for key in ("min_size", "max_size") if key in value}
+    for key, size in sizes.items():
+        if not _is_count(size, 1):
+            yield (key,), "is no number of characters", "write for example 500"
+            return
+    if len(sizes) == 2 and sizes["min_size"] > sizes["max_size"]:
+        yield ("max_size",), "is below min_size", "write the larger one here"
+    if "schema" not in value:
+        return
+    schema = value["schema"]
+    if not isinstance(schema, Mapping):
+        yield ("schema",), "is no JSON Schema", "write for example {type: object}"
+        return
+    problems = find_schema_problems(schema, of_arguments=False)
+    yield from ((("schema", *one.path), one.what, one.mend) for one in problems)
+    if not problems and normalize_json(schema) != schema:
+        # An event keeps fractions as texts, and a schema of those is another.
+        yield ("schema",), "has a number with a fraction", "use whole numbers"
 
 
 def _pointer_faults(key: str, pointer: Any) -> Iterator[Fault]:
@@ -292,7 +381,30 @@ def _build(value: Mapping[str, Any]) -> DoneCondition:
         return ActionDone(
             name, value["action"], value.get("at_least", 1), value.get("answer"), equals
         )
+    if "artefacts" in value:
+        schema = normalize_json(value["schema"]) if "schema" in value else None
+        return ArtefactsMade(
+            name, value["artefacts"], value.get("at_least", 1), schema,
+            value.get("min_size", 0), value.get("max_size"),
+        )  # fmt: skip
     return PersonApproves(name, value["person"])
+
+
+def find_unreachable(
+    condition: DoneCondition, tools: Container[str], *, has_rows: bool, has_artefacts: bool
+) -> Fault | None:
+    """Return why an agent with these tools can never meet a condition; None if it may."""
+    if isinstance(condition, ActionDone) and condition.tool not in tools:
+        return ("action",), f"{condition.tool!r} is not a tool of this agent", "name one of its own"
+    if isinstance(condition, RowValue) and not has_rows:
+        return ("rows",), "the agent keeps no rows", "add collection: to agent.yaml"
+    if isinstance(condition, ArtefactsMade):
+        if not has_artefacts:
+            return ("artefacts",), "the agent has no artefacts", "add artefacts: true to agent.yaml"
+        if "/" not in condition.of and condition.of not in tools:
+            what = f"{condition.of!r} is neither a tool of this agent nor a media type"
+            return ("artefacts",), what, "name one of its own, or write for example text/plain"
+    return None
 
 
 def _is_word(value: Any) -> bool:

@@ -82,6 +82,9 @@ KINDS = frozenset(
         # A task goes on under another release than the one it ran on (`what`), by `rule`; of a
         # person, body: reason.
         "task.moved",
+        "task.added",  # a person added an item to a task; body: item, reason
+        # A person gave a task another goal, and conditions if they say so; body: both, reason.
+        "task.revised",
         "run.dead",  # dead letter; body: reason
         "run.redriven",  # a person had a dead letter taken up again; body: reason
         "run.dropped",  # a person ended a dead letter, or what they erased, for good; body: reason

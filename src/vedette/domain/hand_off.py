@@ -19,7 +19,7 @@ MAX_CHARS = 4000
 # So many turns are told in lines beside a model's own words, and without any.
 TURNS_BESIDE_WORDS, TURNS_ALONE = 8, 24
 # Why the engine's own is told.
-UNANSWERED, WITHDRAWN, REOPENED = "unanswered", "withdrawn", "reopened"
+UNANSWERED, WITHDRAWN, REOPENED, REVISED = "unanswered", "withdrawn", "reopened", "revised"
 
 _LISTS = ("decisions", "artefacts", "open_questions")
 

@@ -66,7 +66,8 @@ class Roots(Struct, frozen=True):
     numbers of outcomes whose tool is declared to answer trusted data. `known` is what
     `known_values` says, where the caller knows it already. `labels` says who may read what stands
     at which root; None where nothing of the run is secret. `session` are the events that joined
-    the run, each with what its source vouches for.
+    the run, each with what its source vouches for. `item` are the items of a task that people
+    added, by id: their word is trusted as a whole.
     """
 
     event: Mapping[str, Any]
@@ -82,6 +83,7 @@ class Roots(Struct, frozen=True):
     labels: Labels | None = None
     session: Sequence[Mapping[str, Any]] = ()
     session_vouched: Sequence[frozenset[str]] = ()
+    item: Mapping[str, Mapping[str, Any]] = {}
 
 
 def split_pointer(pointer: str) -> tuple[str, ...]:
@@ -121,10 +123,10 @@ def _parse(pointer: str) -> Reference:
     root, *path = split_pointer(pointer)
     if not path:
         raise BadProposal(f"reference {pointer!r} names a whole root", mend="point into it")
-    if root not in ("event", "charter", "registry", "memory", "outcome", "row", "session"):
+    if root not in ("event", "charter", "registry", "memory", "outcome", "row", "session", "item"):
         raise BadProposal(
             f"reference {pointer!r} has no root {root!r}",
-            mend="use /event, /charter, /registry, /memory, /outcome, /session or /row",
+            mend="use /event, /charter, /registry, /memory, /outcome, /session, /item or /row",
         )
     # Escaped, or a key with a slash in it would pass for a place below another.
     return Reference(root, tuple(path), "/".join(map(escape_pointer, path)))
@@ -173,7 +175,7 @@ def _root_origin(reference: Reference, roots: Roots) -> Origin:
     if root == "event":
         vouched = roots.vouched
         return "trusted" if path[0] in vouched or reference.place in vouched else "untrusted"
-    if root in ("charter", "registry"):
+    if root in ("charter", "registry", "item"):
         return "trusted"
     if root == "session":
         vouched, place = roots.session_vouched[int(path[0])], reference.place.partition("/")[2]

@@ -55,6 +55,8 @@ WRITE_VERBS: Mapping[str, frozenset[Role]] = {
     "work_resume": _OPERATOR,
     "work_cancel": _OPERATOR,
     "work_move": _OPERATOR,
+    "work_add": _OPERATOR,
+    "work_goal": _OPERATOR,
     "memory_propose": _OPERATOR,
     "memory_approve": _OPERATOR,
     "memory_reject": _OPERATOR,

@@ -68,8 +68,13 @@ class SchemaProblem(Struct, frozen=True):
     mend: str
 
 
-def find_schema_problems(document: Mapping[str, Any]) -> list[SchemaProblem]:
-    """Return what is wrong with a schema of arguments; with none it makes an ArgumentSchema."""
+def find_schema_problems(
+    document: Mapping[str, Any], *, of_arguments: bool = True
+) -> list[SchemaProblem]:
+    """Return what is wrong with a schema of arguments; with none it makes an ArgumentSchema.
+
+    One that is not `of_arguments` may be of any value, not of an object alone.
+    """
     try:
         if odd := list(_find_odd_keys(document, ())):
             return [SchemaProblem(path, "a key is no text", "put quotes around it") for path in odd]
@@ -96,7 +101,8 @@ def find_schema_problems(document: Mapping[str, Any]) -> list[SchemaProblem]:
         return problems
     for path, schema in walk_schemas(document, ()):
         problems += _schema_problems(path, schema, document)
-    problems += _root_problems(document)
+    if of_arguments:
+        problems += _root_problems(document)
     if not problems:
         problems += _size_problems(document)
     return problems

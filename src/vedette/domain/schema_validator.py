@@ -44,7 +44,7 @@ _CONTAINER_STEP = 1024
 
 
 @contextmanager
-def limit_steps(args: Mapping[str, Any]) -> Iterator[None]:
+def limit_steps(args: Any) -> Iterator[None]:
     """Within, raise TooManySteps once a check of these arguments takes more than MAX_STEPS."""
     steps = _Steps(MAX_STEPS, {})
     _measure(args, steps.sizes)
@@ -82,6 +82,16 @@ def build_validator(document: Mapping[str, Any]) -> Any:
     """Return jsonschema's validator of a schema; it is read as of draft 2020-12."""
     own = {key: value for key, value in document.items() if key != "$schema"}
     return _validator_class()(_list_forms(own), format_checker=_format_checker())
+
+
+def fits_schema(document: Mapping[str, Any], value: Any) -> bool:
+    """Say whether a JSON value fits a schema; one that is too much to check does not."""
+    try:
+        canonicalize_numbers(value)
+        with limit_steps(value):
+            return next(build_validator(document).iter_errors(value), None) is None
+    except (TooManySteps, ValueError, RecursionError):
+        return False
 
 
 def find_metaschema_faults(document: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -2,15 +2,17 @@
 
 An order of a person, or of another agent, is an event of the engine's own, from `task_source`. The
 goal is told word for word in every turn. What the done conditions are is of the event or of the
-agent's release: see `vedette.domain.done_condition`.
+agent's release, of the first turn, or of a person's revision: see `vedette.domain.done_condition`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent, task_source
 from vedette.domain.base.canonical import short_id
@@ -23,7 +25,9 @@ from vedette.domain.done_condition import (
     write_condition,
 )
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
-from vedette.domain.run import event_run_id
+from vedette.domain.run import ActionRow, event_run_id
+from vedette.domain.task_words import Revision
+from vedette.domain.work_tools import PROPOSE_TOOL
 
 MAX_GOAL = 20_000  # characters
 
@@ -31,14 +35,34 @@ MAX_GOAL = 20_000  # characters
 class Task(Struct, frozen=True):
     """A goal, inputs, done conditions, and how long it may take before a person is asked.
 
+    Conditions are `given` by the event, a person or the first turn, or `own` to the agent's
+    release. `revision` counts the goals that people gave it.
     One that an agent gave has its `delegation`.
     """
 
     goal: str
     inputs: Mapping[str, Any]
-    conditions: tuple[DoneCondition, ...]
+    given: tuple[DoneCondition, ...]
+    own: tuple[DoneCondition, ...]
     deadline_us: int
     delegation: Delegation | None = None
+    revision: int = 1
+
+    @property
+    def conditions(self) -> tuple[DoneCondition, ...]:
+        """Return all that must hold; where nobody wrote any a person is asked."""
+        return (*self.given, *self.own) or NO_CONDITIONS
+
+    def revise(self, proposed: Sequence[DoneCondition], revision: Revision | None) -> Task:
+        """Return the task with what its first turn proposed, as a person revised it last.
+
+        Conditions that they gave take the place of those that the event gave or a turn proposed.
+        """
+        task = replace(self, given=(*self.given, *proposed))
+        if revision is None:
+            return task
+        given = task.given if revision.conditions is None else revision.conditions
+        return replace(task, goal=revision.goal, given=given, revision=revision.number)
 
 
 def read_task(agent: Agent, event: Event) -> Task | None:
@@ -51,7 +75,7 @@ def read_task(agent: Agent, event: Event) -> Task | None:
     own, deadline_us = ((), 0) if plan is None else (plan.conditions, plan.deadline_us)
     if event.type != TASK_TYPE:
         goal = "" if plan is None else agent.goal_of(event)
-        return Task(goal, {}, own or NO_CONDITIONS, deadline_us) if goal else None
+        return Task(goal, {}, (), own, deadline_us) if goal else None
     if not event.is_task:
         return None
     data = event.data
@@ -59,7 +83,8 @@ def read_task(agent: Agent, event: Event) -> Task | None:
     return Task(
         data["goal"],
         data.get("inputs", {}),
-        (*given, *own) or NO_CONDITIONS,
+        given,
+        own,
         data.get("deadline_us", deadline_us),
         find_delegation(event),
     )
@@ -78,15 +103,29 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     if recorded is None:
         return None
     conditions, _ = read_conditions(recorded["done"])
+    names = recorded.get("own", ())
     inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
     if task is None and agent.work is not None:
         deadline_us = agent.work.deadline_us
-    return Task(recorded["goal"], inputs, conditions, deadline_us, find_delegation(event))
+    given = tuple(one for one in conditions if one.name not in names)
+    own = tuple(one for one in conditions if one.name in names)
+    return Task(recorded["goal"], inputs, given, own, deadline_us, find_delegation(event))
 
 
 def record_task(task: Task) -> dict[str, Any]:
     """Return what a run's first turn records of its task, as `find_task` reads it."""
-    return {"goal": task.goal, "done": [write_condition(one) for one in task.conditions]}
+    own = {"own": [one.name for one in task.own]} if task.own else {}
+    done = [write_condition(one) for one in (*task.given, *task.own)]
+    return {"goal": task.goal, "done": done, **own}
+
+
+def list_proposed(actions: Iterable[ActionRow]) -> tuple[DoneCondition, ...]:
+    """Return the conditions that a run's actions proposed, as they were taken."""
+    found: list[DoneCondition] = []
+    for row in actions:
+        if row.tool == PROPOSE_TOOL and row.effect == "done" and row.answer is not None:
+            found += read_conditions(orjson.loads(row.answer)["data"]["conditions"])[0]
+    return tuple(found)
 
 
 def child_event_id(action: str) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from vedette.domain.artefact import ARTEFACT_TOOLS
+from vedette.domain.plan import PLAN_SCHEMA
 from vedette.domain.tool import SettlementMode, Tool
 
 # What performs them, in the place of a plugin's name (`ENGINE_PERFORMERS`).
@@ -21,6 +23,8 @@ ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
 HAND_OFF_TOOL = "task.hand_off"
 READ_HISTORY_TOOL = "history.read"
+PROPOSE_TOOL = "task.conditions"
+PLAN_TOOL = "plan.set"
 ASK_TOOL = "agent.ask"
 WAIT_TOOL = "task.wait"
 
@@ -33,6 +37,7 @@ def _declare(
     *,
     sinks: tuple[str, ...] = (),
     settles: SettlementMode = "transactional",
+    schema: Mapping[str, Any] | None = None,
 ) -> Tool:
     return Tool(
         name=name,
@@ -44,6 +49,7 @@ def _declare(
         function=WORK_PERFORMER,
         query=None if settles == "transactional" else WORK_PERFORMER,
         performer=WORK_PERFORMER,
+        schema=schema,
         description=description,
     )
 
@@ -62,8 +68,9 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
             _declare(
                 ADD_ITEM_TOOL,
                 "item",
-                {"id": "string", "title": "string", "inputs": "object?"},
-                "Adds an item to the list of what the task has to do.",
+                {"id": "string", "title": "string", "inputs": "object?", "phase": "string?"},
+                "Adds an item to the list of what the task has to do, to a phase of its plan if it "
+                "has one.",
             ),
             _declare(
                 CLOSE_ITEM_TOOL,
@@ -135,8 +142,47 @@ ASK_TOOLS: Mapping[str, Tool] = MappingProxyType(
     }
 )
 
+# Of an agent whose tasks' first turn may propose done conditions, and of one that makes plans.
+PROPOSE_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        PROPOSE_TOOL: _declare(
+            PROPOSE_TOOL,
+            "task",
+            {},
+            "Says what must hold before the task may end, beside what was given. In the first turn "
+            "alone: from then on it stands. Each has a name and one of: items (closed or done), "
+            "action (a tool that was done, at_least so often), artefacts (the tool that made them, "
+            "or a media type; at_least, schema, min_size), rows (a JSON Pointer into your row, "
+            "with equals or at_least), person (what a person is asked).",
+            schema={
+                "type": "object",
+                "properties": {
+                    "conditions": {"type": "array", "items": {"type": "object"}, "minItems": 1}
+                },
+                "required": ["conditions"],
+                "additionalProperties": False,
+            },
+        )
+    }
+)
+PLAN_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        PLAN_TOOL: _declare(
+            PLAN_TOOL,
+            "plan",
+            {},
+            "Lays the task out in phases, each with steps, which are items: close them as such. A "
+            "plan is replaced only when you are told that this is due (plan.replan). Steps that "
+            "are done stay done; open ones that you leave out are set aside.",
+            schema=PLAN_SCHEMA,
+        )
+    }
+)
+
 # All that the engine performs itself. None counts against `actions_per_run`; a permit of one counts
 # against the limits of an hour and a day, and takes a slot of them, as all permits do.
-ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS, **ASK_TOOLS})
+ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {**ARTEFACT_TOOLS, **WORK_TOOLS, **ASK_TOOLS, **PROPOSE_TOOLS, **PLAN_TOOLS}
+)
 # Who performs those, so that no plugin of `vedette.tools` may have such a name.
 ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())

@@ -118,8 +118,9 @@ def _bounds_of(services: Services, context: RunContext) -> TaskBounds:
         for row in context.actions
         if row.effect == "done" and row.tool in agent.tools and agent.tools[row.tool].sinks
     ]
+    given = [] if context.task is None else [dict(one) for one in context.task.words.items]
     texts = collect_texts(
-        dict(agent.charter), dict(services.registry), dict(context.event.data), *acted_on
+        dict(agent.charter), dict(services.registry), dict(context.event.data), *given, *acted_on
     )
     return TaskBounds(
         goal=str(task.get("goal", "")),
@@ -198,4 +199,4 @@ def perform(services: Services, context: RunContext, action: Action) -> Outcome:
         return take_hand_off(services, context, action)
     if action.tool.name == READ_HISTORY_TOOL:
         return read_history(services, context, action)
-    return context.task.perform(action)
+    return context.task.perform(action, context.actions, context.collection_row)

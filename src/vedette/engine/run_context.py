@@ -132,7 +132,7 @@ class RunContext(Struct):
         turns = context._load_turns() if run.turn else []
         if agent.work is not None or event.type == TASK_TYPE or (turns and "task" in turns[0]):
             context.task = TaskProgress.load(
-                services.store, agent, event, run, turns, context.actions
+                services.store, services.fleet.name, agent, event, run, turns, context.actions
             )
         return context
 
@@ -290,7 +290,7 @@ class RunContext(Struct):
             row=self.collection_row,
             known=self.known_values(),
             labels=self.labels(),
-            **({} if self.task is None else self.task.session_roots()),
+            **({} if self.task is None else self.task.list_roots()),
         )
 
     def known_values(self) -> KnownValues:
@@ -319,7 +319,7 @@ class RunContext(Struct):
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         if self.task is not None:
-            answers |= self.task.session_labels()
+            answers |= self.task.session.list_labels()
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
@@ -343,8 +343,7 @@ class RunContext(Struct):
         )
         if self.task is None:
             return found
-        tool, others = self.agent.tools[row.tool], list(latest.values())
-        return self.task.add_facts(self.services, found, tool, others, self._own_row)
+        return self.task.add_facts(self.services, found, row, [*latest.values()], self._own_row)
 
     def find_approval(
         self, row: ActionRow, entries: Sequence[EntryRecord], now_us: int
@@ -594,7 +593,7 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.take_words(self.services.store)
+            self.task.read_words(self.services.store)
         self.run, self.actions = fresh, actions
 
 

@@ -13,11 +13,11 @@ import orjson
 
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
-from vedette.domain.task_words import JOINED, STALLED, STEERED, WORD_KINDS
+from vedette.domain.task_words import ADDED, JOINED, STALLED, STANDING_KINDS, STEERED
 from vedette.domain.work_tools import ASK_TOOL, ENGINE_TOOLS
 from vedette.engine.delegation import end_ask, find_child_end
 from vedette.engine.escrow import return_escrow
-from vedette.engine.reauthorization import deny_changed
+from vedette.engine.reauthorization import deny_changed, reauthorize
 from vedette.engine.reservation import find_turn_excess
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -33,6 +33,9 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     task = context.task
     if task is None or context.run.state == "done":
         return False
+    if not task.words.is_halted and (stale := task.list_stale(context.actions)):
+        # What waits to end the task did not hear a person's last word.
+        await reauthorize(services, context, stale)
     if task.words.cancelled:
         await _close(services, context, now, "a person cancelled the task")
         return True
@@ -67,22 +70,22 @@ async def wait_for_person(services: Services, context: RunContext, why: str, now
 def take_in_notes(context: RunContext) -> bool:
     """Take in what a person said of a task while its turn was thought; say whether the turn stands.
 
-    It does if they left a note, or an event joined, and nothing else moved the run: the next turn
-    is told of that. If not, what the turn cost can be settled. Raises StoreFailed, and Superseded
-    if the run is gone.
+    It does if they left a note or an item, or an event joined, and nothing else moved the run: the
+    next turn is told of that. If not, as with another goal, what the turn cost can be settled.
+    Raises StoreFailed, and Superseded if the run is gone.
     """
     services, before = context.services, context.run
     if context.task is None or context.model_call is None:
         return False
     if services.store.cluster.lease_epoch(before) != context.epoch:
         return False
-    said = services.store.ledger.run_entries(before.id, WORD_KINDS)
+    said = services.store.ledger.run_entries(before.id, STANDING_KINDS)
     kinds = [orjson.loads(raw)["kind"] for seq, raw, _ in said if seq > before.last]
     fresh = services.store.runs.run(before.id)
     if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):
         return False
     context.reload()
-    return bool(kinds) and {*kinds} <= {STEERED, JOINED}
+    return bool(kinds) and {*kinds} <= {STEERED, ADDED, JOINED}
 
 
 async def _yield_to_parent(services: Services, context: RunContext, now: int) -> bool:

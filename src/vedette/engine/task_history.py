@@ -17,6 +17,7 @@ from vedette.domain.action import decode_arguments
 from vedette.domain.cascade import describe_opinion
 from vedette.domain.hand_off import (
     REOPENED,
+    REVISED,
     TURNS_ALONE,
     TURNS_BESIDE_WORDS,
     UNANSWERED,
@@ -94,7 +95,8 @@ class TaskHistory(Struct):
             return replace(briefing, turns=seen.turns, notes=seen.notes)
         memories = {one.cite() for one in briefing.memories}
         is_withdrawn = any(not memories.issuperset(turn["memories"]) for turn in self.turns)
-        hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn)
+        goal = briefing.task["goal"]
+        hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn, goal)
         self.task, self.hand_off = briefing.task, {} if hand_off is None else hand_off.to_json()
         return replace(
             briefing,
@@ -121,18 +123,19 @@ class TaskHistory(Struct):
             }
             for turn in self.turns
         ]
-        tell_unmet(told, self.turns, self.task["conditions"])
+        tell_unmet(told, self.turns, self.task)
         row = _row_before(actions, first, tools)
         if told and row is not None:
             told[0]["row"] = row
         return tuple(told)
 
     def _describe_hand_off(
-        self, actions: Sequence[ActionRow], is_withdrawn: bool
+        self, actions: Sequence[ActionRow], is_withdrawn: bool, goal: str
     ) -> tuple[HandOff | None, bool]:
         """Return what a context begun now is told of those before it, and whether one has to begin.
 
-        With `is_withdrawn` no words are told: they may be made of a memory that may not be.
+        With `is_withdrawn` no words are told: they may be made of a memory that may not be. Nor are
+        those of a context with another goal, which ends with that.
         """
         if not self.turns:
             return None, False
@@ -145,15 +148,19 @@ class TaskHistory(Struct):
         has_ended = bool(said or refused or len(asked) == _TRIES)
         if is_withdrawn:
             said, words, why = None, None, WITHDRAWN
+        if read_told_task(self.turns).get("goal", goal) != goal:
+            said, words, why, has_ended = None, None, REVISED, True
         lines = self._lines(actions, earlier, TURNS_BESIDE_WORDS if said else TURNS_ALONE)
         turn = int(last["turn"])
         if said is not None:
             return HandOff(turn, "model", words=said, last_turns=lines), has_ended
         return HandOff(turn, "engine", why, words, lines), has_ended
 
-    def ends_context(self, actions: Sequence[ActionRow]) -> bool:
-        """Say whether its model's context ended with the last turn, by a hand-off."""
-        return self._describe_hand_off(actions, is_withdrawn=False)[1]
+    def ends_context(self, actions: Sequence[ActionRow], goal: str) -> bool:
+        """Say whether its model's context ended with the last turn, by a hand-off or by another
+        goal, which is the task's by now.
+        """
+        return self._describe_hand_off(actions, is_withdrawn=False, goal=goal)[1]
 
     def _lines(
         self, actions: Sequence[ActionRow], earlier: HandOff | None, most: int

@@ -7,7 +7,7 @@ items are made) and the entries of `vedette.domain.task_words`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from msgspec import Struct, field
@@ -15,31 +15,48 @@ from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonicalize_normalized
-from vedette.domain.base.errors import BadProposal, RepeatedProposal
+from vedette.domain.base.errors import BadProposal, Permanent, RepeatedProposal
 from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import DecisionContext
 from vedette.domain.delegation import AncestorState, DelegationState, find_cover
 from vedette.domain.done_condition import (
     ACTIONS_OVER,
     SESSION_READ,
+    WORDS_TOLD,
     ActionDone,
     ConditionState,
+    DoneCondition,
     PersonApproves,
     TaskFacts,
     TaskState,
     asks_person,
     evaluate,
+    find_unreachable,
+    read_conditions,
+    write_condition,
 )
 from vedette.domain.effect import Outcome
 from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
+from vedette.domain.origin import escape_pointer
+from vedette.domain.plan import NO_TRIGGER_RULE, Plan, PlanFacts, find_trigger, set_plan
 from vedette.domain.ports.store import Store
-from vedette.domain.readers import Readers
+from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run, RunWake
 from vedette.domain.stop import StopState
-from vedette.domain.task import Task, find_task, record_task
-from vedette.domain.task_item import ITEM_STATES, Item, list_items, take_items
+from vedette.domain.task import Task, find_task, list_proposed, record_task
+from vedette.domain.task_item import (
+    ITEM_STATES,
+    MAX_ITEMS,
+    MAX_TEXT,
+    Item,
+    add_items,
+    find_item_fault,
+    first_item,
+    list_plans,
+    sort_items,
+    take_items,
+)
 from vedette.domain.task_words import WORD_KINDS, TaskWords
 from vedette.domain.tool import Tool
 from vedette.domain.work_tools import (
@@ -49,19 +66,22 @@ from vedette.domain.work_tools import (
     ENGINE_TOOLS,
     FINISH_TOOL,
     HAND_OFF_TOOL,
+    PLAN_TOOL,
+    PROPOSE_TOOL,
     READ_HISTORY_TOOL,
     WAIT_TOOL,
     WORK_PERFORMER,
 )
+from vedette.engine.joined_events import JoinedEvents
 from vedette.engine.services import Services
+from vedette.engine.task_facts import FactReader
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
-MAX_ITEMS = 10_000
-# What is done for the next turns alone.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
-_MAX_ID, _MAX_TEXT = 200, 2000  # characters
-_MAX_ITEM_INPUTS = 10_000  # bytes
+# Rules of the engine's own, by which it refuses conditions that an agent proposes.
+FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
+# What is done for the next turns alone, or does nothing.
+_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, PLAN_TOOL})
 
 
 def _is_progress(row: ActionRow) -> bool:
@@ -72,35 +92,51 @@ def _is_progress(row: ActionRow) -> bool:
 
 
 def read_words(store: Store, run: str) -> TaskWords:
-    """Return what was said of a run's task so far."""
-    return TaskWords.of(
-        (orjson.loads(raw), None if body is None else orjson.loads(body))
-        for _, raw, body in store.ledger.run_entries(run, WORD_KINDS)
-    )
+    """Return what was said of a run's task so far. Raises Permanent if it is not all there."""
+    entries = store.runs.task_entries(run)
+    if any(body is None and entry["kind"] in WORD_KINDS for entry, body in entries):
+        raise Permanent("what a person said of the task was erased, or edited")
+    return TaskWords.of(entries)
+
+
+class TurnNote(NamedTuple):
+    """What one turn of a task was told: the names of the conditions that held, the item that was
+    worked on, how many words of people.
+    """
+
+    held: frozenset[str]
+    item: str | None
+    words: int
 
 
 class TaskProgress(Struct):
     """One task's progress.
 
-    `told` is what its turns were told, by turn: the names of the conditions that held, and the item
-    that was worked on. `step_items` are its items as the step leaves them that is being made;
-    `history` are its turns. `joined` are the events of its session that it took in (None: its
-    content is gone), `joined_told` how many of them its turns were told, the last in `joined_turn`.
+    `given` is the task as it began, `proposed` what its first turn added, `task` what it is by now.
+    `peoples_items` are those that people added, as they gave them.
+    `told` is what its turns were told. `step_items`, `step_plan` and `step_proposed` are its items,
+    its plan and what was proposed, as the step leaves them that is being made; `history` are its
+    turns. `session` are the events that joined it.
     `ended` says why a task is over that was not finished. `release` is the one that it runs on
     ("": not known).
     """
 
-    task: Task
+    given: Task
     run: str
+    agent: Agent
     began_us: int
     words: TaskWords
-    items: dict[str, Item]
-    told: dict[int, tuple[frozenset[str], str | None]]
+    facts: FactReader
+    told: dict[int, TurnNote]
+    history: TaskHistory
+    items: dict[str, Item] = field(default_factory=dict)
+    peoples_items: Mapping[str, Item] = field(default_factory=dict)
+    plan: Plan | None = None
+    proposed: tuple[DoneCondition, ...] = ()
     step_items: dict[str, Item] = field(default_factory=dict)
-    history: TaskHistory = field(default_factory=TaskHistory)
-    joined: Sequence[Event | None] = ()
-    joined_told: int = 0
-    joined_turn: int = 0
+    session: JoinedEvents = field(default_factory=JoinedEvents)
+    step_plan: Plan | None = None
+    step_proposed: tuple[DoneCondition, ...] = ()
     ended: str = ""
     release: str = ""
 
@@ -108,6 +144,7 @@ class TaskProgress(Struct):
     def load(
         cls,
         store: Store,
+        fleet: str,
         agent: Agent,
         event: Event,
         run: Run,
@@ -120,40 +157,52 @@ class TaskProgress(Struct):
             return None
         accepted = store.ledger.entry(run.position)
         began_us = 0 if accepted is None else int(orjson.loads(accepted[1])["at"])
-        items = {item["id"]: item for item in list_items(actions)}
         told = {
-            turn["turn"]: (
+            turn["turn"]: TurnNote(
                 frozenset(one["name"] for one in turn["task"]["conditions"] if one["held"]),
                 turn["task"]["item"],
+                turn["task"].get("words", 0),
             )
             for turn in turns
             if "task" in turn
         }
         history = TaskHistory()
         history.load(turns)
-        progress = cls(task, run.id, began_us, TaskWords(), items, told, dict(items), history)
-        progress.take_words(store)
-        progress.release = progress.words.find_release(turns[-1] if turns else None)
+        facts = FactReader(store, fleet, run.id)
+        found = cls(task, run.id, agent, began_us, TaskWords(), facts, told, history)
+        found.read_words(store)
+        found.take_step(actions)
+        found.release = found.words.find_release(turns[-1] if turns else None)
         for turn in turns:
-            if (count := turn.get("task", {}).get("joined", 0)) > progress.joined_told:
-                progress.joined_told, progress.joined_turn = count, turn["turn"]
-        return progress
+            found.session.note_told(turn.get("task", {}).get("joined", 0), turn["turn"])
+        return found
 
-    def take_words(self, store: Store) -> None:
-        """Read what was said of it by now."""
+    @property
+    def task(self) -> Task:
+        """Return the task as its first turn and people left it."""
+        return self.given.revise(self.step_proposed, self.words.revision)
+
+    def read_words(self, store: Store) -> None:
+        """Read what was said of it by now. Raises Permanent if it is not all there."""
         self.words = read_words(store, self.run)
-        if self.words.joined:
-            found = store.runs.events_at(self.words.joined)
-            self.joined = [found[at].event if at in found else None for at in self.words.joined]
+        self.session.read(store, self.words.joined)
+        self._take_words()
+
+    def _take_words(self) -> None:
+        self.peoples_items = add_items(self.items, self.words.items)
+        self.begin_step()
 
     def begin_step(self) -> None:
-        """Begin a step with the items as they are durable."""
+        """Begin a step with the items, plan and proposals as they are durable."""
         self.step_items = dict(self.items)
+        self.step_plan, self.step_proposed = self.plan, self.proposed
 
     def take_step(self, actions: Sequence[ActionRow]) -> None:
-        """Take in the items that the actions of a committed step made."""
+        """Take in what the actions of a committed step made: items, a plan, conditions."""
         take_items(self.items, actions)
-        self.begin_step()
+        self.plan = next(reversed(list_plans(actions)), self.plan)
+        self.proposed += list_proposed(actions)
+        self._take_words()
 
     # --- agents above ------------------------------------------------------------------------
 
@@ -183,17 +232,22 @@ class TaskProgress(Struct):
         self,
         services: Services,
         context: DecisionContext,
-        tool: Tool,
+        row: ActionRow,
         rows: Sequence[ActionRow],
         own_row: Callable[[], Mapping[str, Any]],
     ) -> DecisionContext:
         """Return a decision's context with what the task adds to it: its conditions if it is to
-        end, the agents above, and what it set aside of its actions. `rows` are its other actions.
+        end, the agents above, what it set aside of its actions, and the rule by which the engine
+        refuses it. `row` is the action's, `rows` are its other actions.
         """
-        facts = self.assess(rows, own_row()) if tool.name == FINISH_TOOL else None
+        tool = self.agent.tools[row.tool]
+        facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
+        refuses = self.find_refusal(row, rows)
         above = self._assess_delegation(services, tool, rows)
         actions = count_actions(rows)
-        return replace(context, task=facts, delegation=above, actions_in_run=actions)
+        return replace(
+            context, task=facts, delegation=above, actions_in_run=actions, refuses=refuses
+        )
 
     def _assess_delegation(
         self, services: Services, tool: Tool, rows: Sequence[ActionRow]
@@ -229,29 +283,72 @@ class TaskProgress(Struct):
             or any(row.tool == FINISH_TOOL and row.effect == "done" for row in rows)
         )
 
-    def evaluate(self, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> list[ConditionState]:
-        """Return what is found of its conditions: `row` is the agent's own for the run's key."""
-        # Of a long task few answers are asked for, and each would be read in every turn.
-        read = {
-            one.tool for one in self.task.conditions if isinstance(one, ActionDone) and one.answer
-        }
-        done = [
-            (one.tool, answer_data(one) if one.tool in read else {})
-            for one in rows
-            if one.effect == "done"
-        ]
-        return evaluate(self.task.conditions, TaskFacts(self.step_items, row, done))
+    def evaluate(
+        self, rows: Sequence[ActionRow], row: Mapping[str, Any], *, anew: bool = False
+    ) -> list[ConditionState]:
+        """Return what is found of its conditions: `row` is the agent's own for the run's key.
 
-    def assess(self, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> TaskState:
-        """Return what is found for the decision of its finish."""
-        found = zip(self.task.conditions, self.evaluate(rows, row), strict=True)
+        With `anew` nothing is taken as it was found before.
+        """
+        conditions = self.task.conditions
+        # Of a long task few answers are asked for, and each would be read in every turn.
+        read = {one.tool for one in conditions if isinstance(one, ActionDone) and one.answer}
+        counted = self.facts.list_counted(conditions, rows, self.agent)
+        done = [(one.tool, answer_data(one) if one.tool in read else {}) for one in counted]
+        artefacts = self.facts.list_artefacts(conditions, counted, anew=anew)
+        return evaluate(conditions, TaskFacts(self.step_items, row, done, artefacts))
+
+    def assess(self, rows: Sequence[ActionRow], row: Mapping[str, Any], turn: int) -> TaskState:
+        """Return what is found for the decision of its finish, which a turn proposed."""
+        found = zip(self.task.conditions, self.evaluate(rows, row, anew=True), strict=True)
         own = [state for one, state in found if not isinstance(one, PersonApproves)]
         if still := sum(not one.is_final for one in rows):
             # What comes of it is part of what the task did.
             own.append(ConditionState(ACTIONS_OVER, False, f"{still} other actions are not over"))
-        if new := len(self.joined) - self.joined_told:
+        if new := self.session.untold:
             own.append(ConditionState(SESSION_READ, False, f"{new} events came since this turn"))
+        if self._is_unheard(turn):
+            why = "a person said something of the task since this turn was told of it"
+            own.append(ConditionState(WORDS_TOLD, False, why))
         return TaskState(tuple(own), self.asks_person)
+
+    def _is_unheard(self, turn: int) -> bool:
+        """Say whether people said something that a turn was not told of."""
+        return turn in self.told and self.told[turn].words < len(self.words.told)
+
+    def list_stale(self, rows: Sequence[ActionRow]) -> list[ActionRow]:
+        """Return the open finishes that were proposed before a person's last word."""
+        return [
+            row
+            for row in rows
+            if row.tool == FINISH_TOOL and not row.is_final and self._is_unheard(row.turn)
+        ]
+
+    def find_refusal(self, row: ActionRow, rows: Sequence[ActionRow]) -> str:
+        """Return the engine's own rule by which an action is refused; "" if none does.
+
+        `rows` are the run's others.
+        """
+        if row.tool == PLAN_TOOL:
+            # One a turn: what the first is made on is used up.
+            is_due = self.step_plan is self.plan and self._find_trigger(rows)
+            return "" if is_due else NO_TRIGGER_RULE
+        if row.tool != PROPOSE_TOOL:
+            return ""
+        # What a judge deferred is its model's to begin.
+        first = 2 if self.history.opinion else 1
+        if row.turn != first or self.words.revision is not None:
+            return FIXED_RULE
+        given = {one.name for one in (*self.given.given, *self.given.own, *self.step_proposed)}
+        names = [one.get("name") for one in parse_record(row.record)["args"]["conditions"]]
+        return GIVEN_RULE if any(one in given for one in names if isinstance(one, str)) else ""
+
+    def _find_trigger(self, rows: Sequence[ActionRow]) -> tuple[str, str] | None:
+        plan = self.step_plan
+        if plan is None:
+            return find_trigger(None, PlanFacts())
+        facts = self.facts.read_plan_facts(plan, rows, self.words.told, self.agent)
+        return find_trigger(plan, facts)
 
     def may_begin(self, agent: Agent) -> bool:
         """Say whether its first turn may be taken at once: nobody has it wait, or is to be asked,
@@ -278,11 +375,11 @@ class TaskProgress(Struct):
         """Return the last turn that did something, or before which a condition came to hold."""
         done = (row for row in rows if row.effect == "done" and _is_progress(row))
         last = max((row.turn for row in done), default=0)
-        last = max(last, self.joined_turn)
+        last = max(last, self.session.last_turn)
         held: frozenset[str] = frozenset()
-        for turn, (names, _) in sorted(self.told.items()):
-            last = max(last, turn - 1) if names - held else last
-            held |= names
+        for turn, note in sorted(self.told.items()):
+            last = max(last, turn - 1) if note.held - held else last
+            held |= note.held
         return last
 
     # --- what the reasoner is told --------------------------------------------------------------
@@ -301,13 +398,20 @@ class TaskProgress(Struct):
             told["asked_by"] = self.ancestors[-1]
         if self.words.notes:
             told["notes"] = [dict(note) for note in self.words.notes]
-        if new := self.joined[self.joined_told :]:
-            told["session"] = [
-                self._tell_joined(number, event)
-                for number, event in enumerate(new, self.joined_told)
-            ]
+        if self.session.untold:
+            told["session"] = self.session.tell()
+        if self.words.told:
+            told["words"] = len(self.words.told)
+        if self.task.revision > 1:
+            told["revision"] = self.task.revision
+        if self.plan is not None:
+            ordered = sort_items(self.items.values(), self.plan)
+            told["plan"] = self.plan.tell(ordered, self._find_trigger(rows))
         if (current := self.current_item) is not None:
-            about = {name: current[name] for name in ("id", "title", "inputs") if name in current}
+            names = ("id", "title", "inputs", "phase", "by")
+            about = {name: current[name] for name in names if name in current}
+            if "by" in current and "inputs" in current:
+                about["place"] = f"/item/{escape_pointer(current['id'])}/inputs"
             told["items"]["current"] = {**about, "attempts": self.count_attempts(current["id"])}
         return told
 
@@ -322,43 +426,32 @@ class TaskProgress(Struct):
         conditions = list(told["conditions"])
         item = told["items"].get("current", {}).get("id")
         held = frozenset(one["name"] for one in conditions if one["held"])
-        self.told[turn] = (held, item)
-        pinned = record_task(self.task) if turn == 1 else {}
+        words = told.get("words", 0)
+        self.told[turn] = TurnNote(held, item, words)
+        pinned = record_task(self.given) if turn == 1 else {}
         again = {
             str(at): one.where for at, one in enumerate(bound) if isinstance(one, RepeatedProposal)
         }
         repeated = {"repeated": again} if again else {}
+        heard = {"words": words} if words else {}
         if new := told.get("session"):
-            self.joined_told, self.joined_turn = new[-1]["number"] + 1, turn
-        joined = {"joined": self.joined_told} if self.joined_told else {}
-        return {**pinned, **repeated, **joined, "conditions": conditions, "item": item}
+            self.session.note_told(new[-1]["number"] + 1, turn)
+        joined = {"joined": self.session.told} if self.session.told else {}
+        return {**pinned, **repeated, **heard, **joined, "conditions": conditions, "item": item}
 
-    # --- its session ----------------------------------------------------------------------------
-
-    @staticmethod
-    def _tell_joined(number: int, event: Event | None) -> dict[str, Any]:
-        if event is None:
-            return {"number": number, "erased": True}
-        return {"number": number, "ref": f"ref:/session/{number}", **event.root()}
-
-    def session_roots(self) -> dict[str, Any]:
-        """Return what references may point at of the events that joined, as fields of `Roots`."""
-        return {
-            "session": [{} if one is None else one.root() for one in self.joined],
-            "session_vouched": [frozenset() if one is None else one.vouched for one in self.joined],
-        }
-
-    def session_labels(self) -> dict[str, Readers]:
-        """Return who may read the events that joined, by place, where not everybody may."""
-        events = enumerate(self.joined)
-        return {f"session/{at}": one.readers for at, one in events if one and one.readers}
+    def list_roots(self) -> dict[str, Any]:
+        """Return what references may point at of events that joined and of items that people added,
+        as fields of `Roots`.
+        """
+        return {**self.session.list_roots(), "item": self.peoples_items}
 
     # --- items ----------------------------------------------------------------------------------
 
     @property
     def current_item(self) -> Item | None:
-        """Return the item that is worked on: the first that is open."""
-        return next((item for item in self.items.values() if item["state"] == "open"), None)
+        """Return the item that is worked on: the first that is open, in the order of the plan."""
+        still = (item for item in self.items.values() if item["state"] == "open")
+        return first_item(still, self.plan)
 
     def count_items(self) -> dict[str, Any]:
         """Return how many items there are (`of`), and how many in each state."""
@@ -367,24 +460,36 @@ class TaskProgress(Struct):
 
     def count_attempts(self, item: str) -> int:
         """Return how many turns worked on an item."""
-        return sum(current == item for _, current in self.told.values())
+        return sum(note.item == item for note in self.told.values())
 
     def find_like(
         self, action: Action, rows: Sequence[ActionRow], told: Mapping[str, Any]
     ) -> list[ActionRow]:
-        """Return the actions of earlier turns like this one, for the same item."""
+        """Return the actions of earlier turns like this one, for the same item.
+
+        One that was undone is none of them: it may be done again.
+        """
         current = told["items"].get("current")
         own = action.tool.performer == WORK_PERFORMER and action.tool.name != ASK_TOOL
         if current is None or own:
             return []
-        turns = {turn for turn, (_, item) in self.told.items() if item == current["id"]}
+        turns = {turn for turn, note in self.told.items() if note.item == current["id"]}
         same = (action.digest, action.tool.name)
-        return [row for row in rows if (row.digest, row.tool) == same and row.turn in turns]
+        like = [row for row in rows if (row.digest, row.tool) == same and row.turn in turns]
+        undone = self.facts.list_undone(like, self.agent)
+        return [row for row in like if row.id not in undone]
 
-    def perform(self, action: Action) -> Outcome:
-        """Perform a tool of the engine's own: return its outcome, which is all that it writes."""
+    def perform(self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> Outcome:
+        """Perform a tool of the engine's own: return its outcome, which is all that it writes.
+
+        `rows` are the run's actions, `row` the agent's own for the run's key.
+        """
         if action.tool.name == FINISH_TOOL:
             return Outcome("done", {"items": self.count_items()})
+        if action.tool.name == PROPOSE_TOOL:
+            return self._take_proposed(action, rows, row)
+        if action.tool.name == PLAN_TOOL:
+            return self._take_plan(action, rows)
         item, why = self._change_item(action)
         if item is None:
             return Outcome("failed", {"why": why}, error=why)
@@ -395,15 +500,15 @@ class TaskProgress(Struct):
         args, id = action.args, action.args["id"]
         known = self.step_items.get(id)
         if action.tool.name == ADD_ITEM_TOOL:
-            if known is not None:
-                return None, f"there is an item {id!r} already: it is {known['state']}"
-            if not 0 < len(id) <= _MAX_ID or len(args["title"]) > _MAX_TEXT:
-                return None, f"an item has an id of 1 to {_MAX_ID} characters, and a short title"
-            if len(self.step_items) >= MAX_ITEMS:
-                return None, f"a task has {MAX_ITEMS} items at most"
             inputs = {"inputs": args["inputs"]} if "inputs" in args else {}
-            if len(canonicalize_normalized(inputs)) > _MAX_ITEM_INPUTS:
-                return None, f"an item's inputs are {_MAX_ITEM_INPUTS} bytes at most"
+            fault = find_item_fault(id, args["title"], args.get("inputs", {}), self.step_items)
+            if fault:
+                return None, fault
+            if (phase := args.get("phase")) is not None:
+                phases = [] if self.step_plan is None else self.step_plan.phases
+                if all(one["id"] != phase for one in phases):
+                    return None, f"the plan has no phase {phase!r}"
+                inputs["phase"] = phase
             number = len(self.step_items) + 1
             about = {"id": id, "title": args["title"], "number": number, **inputs}
             return {**about, "state": "open", "attempts": 0, "why": ""}, ""
@@ -414,8 +519,66 @@ class TaskProgress(Struct):
             return None, f"the item {id!r} is closed already: it is {known['state']}"
         if args["state"] not in ITEM_STATES[1:]:
             return None, f"{args['state']!r} is no state that closes: {', '.join(ITEM_STATES[1:])}"
-        why, attempts = args["why"][:_MAX_TEXT], self.count_attempts(id)
+        why, attempts = args["why"][:MAX_TEXT], self.count_attempts(id)
         return {**known, "state": args["state"], "attempts": attempts, "why": why}, ""
+
+    # --- what the first turn proposes, and plans ------------------------------------------------
+
+    def _take_proposed(
+        self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]
+    ) -> Outcome:
+        """Take conditions that the first turn proposes; some of them must be left to reach."""
+        found, faults = read_conditions(action.args["conditions"])
+        agent = self.agent
+        for at, one in enumerate(found):
+            fault = find_unreachable(
+                one,
+                agent.tools,
+                has_rows=agent.collection is not None,
+                has_artefacts=agent.artefacts,
+            )
+            if fault is not None:
+                faults.append(((at, *fault[0]), *fault[1:]))
+        if faults:
+            path, what, mend = faults[0]
+            where = "conditions" + "".join(f"[{one!r}]" for one in path)
+            return Outcome("failed", {"where": where}, error=f"{where}: {what}; {mend}")
+        before, self.step_proposed = self.step_proposed, (*self.step_proposed, *found)
+        names = {one.name for one in found}
+        states = [one for one in self.evaluate(rows, row) if one.name in names]
+        if all(one.held for one in states):
+            self.step_proposed = before
+            why = "all of them hold already: nothing would be left to do"
+            return Outcome("failed", error=why)
+        return Outcome("done", {"conditions": [write_condition(one) for one in found]})
+
+    def _take_plan(self, action: Action, rows: Sequence[ActionRow]) -> Outcome:
+        """Take a plan, which its trigger allows (`find_refusal`): its steps are items."""
+        found = self._find_trigger(rows)
+        if found is None:
+            return Outcome("failed", error="no plan is due")
+        before = self.step_plan
+        phases = action.args["phases"]
+        told = self.told.get(action.turn)
+        plan = Plan(
+            1 if before is None else before.revision + 1,
+            found[0],
+            action.args["reason"],
+            tuple({"id": one["id"], "title": one["title"]} for one in phases),
+            self.facts.measure_spend(rows, self.agent),
+            0 if told is None else told.words,
+        )
+        changed = set_plan(plan, {one["id"]: one["steps"] for one in phases}, self.step_items)
+        if isinstance(changed, str):
+            return Outcome("failed", error=changed)
+        if len(self.step_items) + len(changed) > MAX_ITEMS:
+            return Outcome("failed", error=f"a task has {MAX_ITEMS} items at most")
+        for item in changed:
+            if item["state"] == "set_aside":
+                item["attempts"] = self.count_attempts(item["id"])
+            self.step_items[item["id"]] = item
+        self.step_plan = plan
+        return Outcome("done", {"plan": plan.to_json(), "items": changed})
 
     def closing_fields(self) -> dict[str, Any]:
         """Return what the run's last entry says of it: items done, of how many; how it ended."""

@@ -68,9 +68,10 @@ def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
     )
     context.code, context.live_agent = code, live
     # How long it may take is the release's to say, where its event does not.
-    pinned = {"task": record_task(context.task.task)}
+    pinned = {"task": record_task(context.task.given)}
     task = find_task(context.agent, context.event, pinned)
-    context.task.task = context.task.task if task is None else task
+    context.task.agent = context.agent
+    context.task.given = context.task.given if task is None else task
 
 
 async def leave_release(services: Services, context: RunContext, now: int) -> bool:
@@ -79,7 +80,9 @@ async def leave_release(services: Services, context: RunContext, now: int) -> bo
     Says whether it moved: then its run is to be looked at afresh. Raises as `RunContext.commit`.
     """
     task, releases = context.task, services.task_releases
-    if task is None or releases is None or not task.history.ends_context(context.actions):
+    if task is None or releases is None:
+        return False
+    if not task.history.ends_context(context.actions, task.task.goal):
         return False
     to = releases.live_release(context.agent.name)
     if to == task.release:

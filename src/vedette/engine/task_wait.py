@@ -87,7 +87,7 @@ async def settle(
             return Outcome("failed", error="the event that was recorded is not what was asked for")
         return Outcome("done", tell_event(position, event))
     task = context.task
-    if task is not None and len(task.joined) > task.joined_told:
+    if task is not None and task.session.untold:
         return Outcome("done", {"woke": "session"})  # the next turn is told of it
     if row.not_before_us > now_us:
         return None

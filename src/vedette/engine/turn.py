@@ -53,6 +53,7 @@ from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
 from vedette.domain.work_tools import ASK_TOOL, FINISH_TOOL, WORK_PERFORMER
 from vedette.engine import action_holds, context_tools, tool_calls
+from vedette.engine.effect_end import find_end_kind
 from vedette.engine.escrow import deny_excess, escrow_entry, find_excess
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
@@ -311,21 +312,6 @@ def decide_action(
     if decision_record.answers:
         drafts.append(difference_entry(context, row, decision_record, len(drafts)))
     return drafts
-
-
-def find_end_kind(context: RunContext, row: ActionRow) -> str:
-    """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
-    tool, store = context.agent.tools.get(row.tool), context.services.store
-    settles = None if tool is None else tool.settles
-    unsure = not row.is_awaited and (
-        row.tries > 0
-        or row.waits == "policy"
-        or row.effect in ("started", "unknown")
-        or context.services.calls.may_have_started(
-            row, settles, others=context.is_loaded and store.cluster.multi_worker
-        )
-    )
-    return "effect.unknown" if unsure else "effect.cancelled"
 
 
 def hold_for_policy(

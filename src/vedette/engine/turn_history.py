@@ -9,7 +9,7 @@ import orjson
 
 from vedette.domain.base.errors import Permanent
 from vedette.domain.cascade import describe_opinion
-from vedette.domain.done_condition import ACTIONS_OVER
+from vedette.domain.done_condition import ACTIONS_OVER, WORDS_TOLD
 from vedette.domain.notes import decode_notes
 from vedette.domain.ports.ledger_reader import LedgerReader
 from vedette.domain.ports.run_store import RunReader
@@ -103,27 +103,29 @@ def retell_task_turns(
     """
     turns = turns[-JUDGE_TURNS:]
     told = retell_turns(turns, actions, to_judge=True) if turns else NO_TURNS
-    tell_unmet(told.turns, turns, task["conditions"])
+    tell_unmet(told.turns, turns, task)
     return told
 
 
 def tell_unmet(
     past: Sequence[Mapping[str, Any]],
     turns: Sequence[Mapping[str, Any]],
-    now: Sequence[Mapping[str, Any]],
+    now: Mapping[str, Any],
 ) -> None:
     """Say in the answers to a task's finish that was denied which conditions were not met after it.
 
-    `now` are the conditions as the next turn is told of them.
+    `now` is the task as the next turn is told of it.
     """
-    recorded = [turn for turn in turns if not turn.get("deferred")]
-    later = [*(turn.get("task", {}).get("conditions", ()) for turn in recorded[1:]), now]
-    for turn, conditions in zip(past, later, strict=False):
+    recorded = [turn.get("task", {}) for turn in turns if not turn.get("deferred")]
+    for turn, told, later in zip(past, recorded, [*recorded[1:], now], strict=False):
+        conditions = later.get("conditions", ())
         for answer in turn["answers"]:
             if answer["tool"] == FINISH_TOOL and answer["status"] == "not permitted":
                 unmet = [one["name"] for one in conditions if not one["held"]]
                 # What held it up is over by now, if it was another action of the turn.
                 beside = [ACTIONS_OVER] if len(turn["answers"]) > 1 else []
+                if told.get("words", 0) < later.get("words", 0):
+                    beside.append(WORDS_TOLD)
                 answer["unmet"] = unmet or beside
 
 

@@ -1,8 +1,7 @@
-"""`work`: people give agents tasks, look at them, note something, pause, resume and cancel them.
+"""`work`: people give agents tasks, add to them, change their goal, note something, pause and end.
 
 A task begins with an event of the engine's own (`vedette.domain.task`); every later word is one
-entry of its run, which a worker that has it finds, or whoever takes it up next. None of it changes
-goal or conditions.
+entry of its run, which a worker that has it finds, or whoever takes it up next.
 """
 
 from __future__ import annotations
@@ -11,16 +10,28 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonicalize, normalize_json, short_id
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.done_condition import ActionDone, RowValue, read_conditions
+from vedette.domain.done_condition import find_unreachable, read_conditions
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Run
-from vedette.domain.task import MAX_GOAL, find_task, task_event
-from vedette.domain.task_words import CANCELLED, MAX_NOTE, MOVED, PAUSED, RESUMED, STEERED
+from vedette.domain.task import MAX_GOAL, Task, find_task, task_event
+from vedette.domain.task_item import Item, find_item_fault, list_items
+from vedette.domain.task_words import (
+    ADDED,
+    CANCELLED,
+    MAX_NOTE,
+    MOVED,
+    PAUSED,
+    RESUMED,
+    REVISED,
+    STEERED,
+    TaskWords,
+)
 from vedette.engine.delegation import find_child, open_asks
 from vedette.engine.services import Services
 from vedette.engine.task_telemetry import find_wait, observe_wait
@@ -37,6 +48,8 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "work_resume": {"run": str},
     "work_cancel": {"run": str},
     "work_move": {"run": str},
+    "work_add": {"run": str, "item": str, "title": str, "inputs": dict},
+    "work_goal": {"run": str, "goal": str, "conditions": list},
 }  # fmt: skip
 NEEDED = {
     "work_start": "agent",
@@ -45,10 +58,12 @@ NEEDED = {
     "work_resume": "run",
     "work_cancel": "run",
     "work_move": "run",
+    "work_add": "run",
+    "work_goal": "run",
 }
 _KINDS = {
     "work_steer": STEERED, "work_pause": PAUSED, "work_resume": RESUMED, "work_cancel": CANCELLED,
-    "work_move": MOVED,
+    "work_move": MOVED, "work_add": ADDED, "work_goal": REVISED,
 }  # fmt: skip
 # What is said of a task that others do parts of is said of those, too.
 _GO_DOWN = frozenset({"work_pause", "work_resume", "work_cancel"})
@@ -83,7 +98,7 @@ async def _start(commands: Commands, order: Order, args: Mapping[str, Any]) -> d
             f"{name} takes no tasks", where=f"{name}/agent.yaml", mend="add work: {} to it"
         )
     data = _task_data(args)
-    _refuse_unreachable(services, name, data)
+    _refuse_unreachable(agent, data)
     now = services.clock.now_us()
     id = short_id("task", name, order.command_id or now)
     event = task_event(
@@ -113,13 +128,7 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
             data["inputs"] = inputs
     except ValueError as error:
         raise BadCommand(f"the inputs have no JSON form: {error}") from error
-    if (conditions := args.get("conditions")) is not None:
-        _, faults = read_conditions(conditions)
-        if faults:
-            path, what, mend = faults[0]
-            where = "conditions" + "".join(f"[{one!r}]" for one in path)
-            raise BadCommand(what, where=where, mend=mend)
-        data["conditions"] = conditions
+    data |= _conditions_data(args)
     if (deadline := args.get("deadline")) is not None:
         try:
             data["deadline_us"] = duration_us(deadline)
@@ -130,31 +139,42 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _refuse_unreachable(services: Services, name: str, data: Mapping[str, Any]) -> None:
-    """Raise BadCommand for a condition that this agent can never meet, or that has one already."""
-    agent = services.fleet.agents[name]
+def _conditions_data(args: Mapping[str, Any]) -> dict[str, Any]:
+    conditions = args.get("conditions")
+    if conditions is None:
+        return {}
+    _, faults = read_conditions(conditions)
+    if faults:
+        path, what, mend = faults[0]
+        where = "conditions" + "".join(f"[{one!r}]" for one in path)
+        raise BadCommand(what, where=where, mend=mend)
+    return {"conditions": conditions}
+
+
+def _refuse_unreachable(agent: Agent, data: Mapping[str, Any]) -> None:
+    """Raise BadCommand for a condition that an agent can never meet, or that has one already."""
     own = [] if agent.work is None else [one.name for one in agent.work.conditions]
     for condition in read_conditions(data.get("conditions", []))[0]:
         if condition.name in own:
-            what = f"{name}'s done.yaml has a condition {condition.name!r}, which holds as well"
+            what = f"{agent.name}'s done.yaml has a condition {condition.name!r}, which holds too"
             raise BadCommand(what, mend="give this one another name")
-        if isinstance(condition, ActionDone) and condition.tool not in agent.tools:
-            raise BadCommand(f"{name} has no tool {condition.tool!r}", mend="name one of its own")
-        if isinstance(condition, RowValue) and agent.collection is None:
-            raise BadCommand(f"{name} keeps no rows", mend="leave the condition out")
+        fault = find_unreachable(
+            condition,
+            agent.tools,
+            has_rows=agent.collection is not None,
+            has_artefacts=agent.artefacts,
+        )
+        if fault is not None:
+            _, what, mend = fault
+            raise BadCommand(f"{condition.name}: {what}", where=agent.name, mend=mend)
 
 
 async def _say(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     services = commands.services
-    run = _find_task(services, args["run"])
-    note = args.get("note", "")
-    more: dict[str, Any] = {}
-    if verb == "work_steer":
-        if not 0 < len(note.strip()) <= len(note) <= MAX_NOTE:
-            raise BadCommand(f"a note has 1 to {MAX_NOTE} characters", mend="give --note TEXT")
-        more["note"] = note
+    run, task, agent = _find_task(services, args["run"])
+    more = _WORDS[verb](services, run, task, agent, order, args) if verb in _WORDS else {}
     fields: dict[str, Any] = {"agent": run.agent, "actor": str(order.principal)}
     if verb == "work_move":
         fields |= _find_move(services, run)
@@ -166,6 +186,65 @@ async def _say(
     if since_us and verb != "work_pause":
         observe_wait(services, run.agent, since_us)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+
+
+def _note(
+    services: Services, run: Run, task: Task, agent: Agent, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    note = args.get("note", "")
+    if not 0 < len(note.strip()) <= len(note) <= MAX_NOTE:
+        raise BadCommand(f"a note has 1 to {MAX_NOTE} characters", mend="give --note TEXT")
+    return {"note": note}
+
+
+def _add(
+    services: Services, run: Run, task: Task, agent: Agent, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the item that a person adds. Raises BadCommand."""
+    id, title, inputs = args.get("item", ""), args.get("title", ""), args.get("inputs") or {}
+    known = {item["id"]: item for item in _items(services, run)}
+    try:
+        inputs = normalize_json(inputs)
+        fault = find_item_fault(id, title, inputs, known)
+    except ValueError as error:
+        raise BadCommand(f"the inputs have no JSON form: {error}") from error
+    if fault:
+        raise BadCommand(fault, mend="see `vedette work show`")
+    item = {
+        "id": id,
+        "title": title,
+        "number": len(known) + 1,
+        **({"inputs": inputs} if inputs else {}),
+        "by": str(order.principal),
+        "state": "open",
+        "attempts": 0,
+        "why": "",
+    }
+    return {"item": item}
+
+
+def _revise(
+    services: Services, run: Run, task: Task, agent: Agent, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a person's revision of a task. Raises BadCommand."""
+    goal = args.get("goal", "")
+    if not 0 < len(goal.strip()) <= len(goal) <= MAX_GOAL:
+        raise BadCommand(f"a goal has 1 to {MAX_GOAL} characters", mend="give --goal TEXT")
+    data = _conditions_data(args)
+    _refuse_unreachable(agent, data)
+    names = {one["name"] for one in data.get("conditions", ())}
+    if twice := sorted(names & {one.name for one in task.own}):
+        what = f"the task has a condition {twice[0]!r} of its release, which holds too"
+        raise BadCommand(what, mend="give this one another name")
+    return {"goal": goal, **data}
+
+
+_WORDS = {"work_steer": _note, "work_add": _add, "work_goal": _revise}
+
+
+def _items(services: Services, run: Run) -> list[Item]:
+    words = TaskWords.of(services.store.runs.task_entries(run.id))
+    return list_items(services.store.runs.actions(run.id), words.items)
 
 
 async def _say_below(services: Services, run: Run, draft: Draft) -> None:
@@ -198,14 +277,15 @@ def _find_move(services: Services, run: Run) -> dict[str, str]:
     return {"release": to, "what": was, "rule": "person"}
 
 
-def _find_task(services: Services, name: str) -> Run:
-    """Return the run of a task. Raises NotFound, BadCommand for one that is none."""
+def _find_task(services: Services, name: str) -> tuple[Run, Task, Agent]:
+    """Return the run of a task, the task and its agent. Raises NotFound, BadCommand."""
     run = services.store.runs.run(name)
     if run is None:
         raise NotFound(f"there is no run {name!r}", mend="see `vedette work list`")
     agent = services.fleet.release_of(run.agent, run.key, run.position)
     event = services.store.runs.event(run.event)
     turns = services.store.runs.turns(run.id) if run.turn else []
-    if event is None or find_task(agent, event, turns[0] if turns else None) is None:
+    task = None if event is None else find_task(agent, event, turns[0] if turns else None)
+    if task is None:
         raise BadCommand(f"{name} is no task", mend="see `vedette work list`")
-    return run
+    return run, task, agent

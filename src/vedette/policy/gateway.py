@@ -87,8 +87,12 @@ class Gateway(Struct):
         )
         # A residual says what a bundle permits, and knows nothing of the engine's own rules, nor of
         # what a question says of a task, or of who asked for it.
-        says_more = decision_context.task or decision_context.delegation
-        whole = action.asks or reads_artefact or says_more is not None
+        says_more = (
+            decision_context.task is not None
+            or decision_context.delegation is not None
+            or decision_context.refuses
+        )
+        whole = action.asks or reads_artefact or says_more
         residuals = None if whole else self.residuals
         second = self.second_opinion
         if second is None:
@@ -213,11 +217,13 @@ class Gateway(Struct):
 
 
 def _task_facts(decision_context: DecisionContext) -> dict[str, Any]:
-    """Return what a question says of a task whose finish is decided, and of the agents above one
-    that was asked; nothing in all others.
+    """Return what a question says of a task whose finish is decided, or one of whose actions the
+    engine refuses, and of the agents above one that was asked; nothing in all others.
     """
     task, delegation = decision_context.task, decision_context.delegation
+    refuses = decision_context.refuses
     return {
+        **({"refuses": refuses} if refuses else {}),
         **({} if task is None else {"task": task.to_json()}),
         **({} if delegation is None else {"delegation": delegation.to_json()}),
     }

@@ -203,6 +203,7 @@ _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("a task that is not done", "context/task", {"conditions": [_MET, _UNMET], "person": True}),
     ("a task that a person ends", "context/task", {"conditions": [], "person": True}),
     ("a task without conditions", "context/task", {"conditions": [], "person": False}),
+    ("an action that the engine refuses", "context/refuses", "golden.rule"),
     ("asked by an unknown agent", "context/delegation", {"ancestors": [_ABOVE], "room": True}),
     ("asked by nobody", "context/delegation", {"ancestors": [], "room": True}),
     ("asked, without room", "context/delegation", {"ancestors": [_ABOVE], "room": False}),
@@ -237,6 +238,7 @@ _HOSTILE: tuple[tuple[str, object], ...] = (
     ("context/delegation", {"ancestors": [{"agent": []}, 7], "room": "true"}),
     ("context/task", {"conditions": {"met": _MET}, "person": True}),
     ("context/task", {"conditions": [{"held": "true"}], "person": False}),
+    ("context/refuses", ["golden.rule"]),
 )
 
 

@@ -13,6 +13,7 @@ from vedette.domain.artefact import (
     ARTEFACT_ID,
     STORED_KIND,
     Artefact,
+    ArtefactHead,
     StoredArtefact,
     artefact_id,
 )
@@ -21,6 +22,7 @@ from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import ActionRow, Run
+from vedette.domain.task_words import STANDING_KINDS
 from vedette.store.dialect import Database, Row
 from vedette.store.erasure import accepted_positions, find_content, survey_erasure
 from vedette.store.row_mapper import (
@@ -161,6 +163,30 @@ class RunReader:
             for entry in entries
             if entry["run"] == run
         }
+
+    def task_entries(self, run: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+        position = find_position(self._database, run)
+        said = self._bare.of_events([position], kinds=STANDING_KINDS)
+        found = []
+        for one in self._entries.find_all(one.seq for one in said).values():
+            entry = orjson.loads(one.raw)
+            if entry["run"] == run:
+                found.append((entry, next(_bodies_of(run, (one,)), None)))
+        return found
+
+    def artefact_heads(self, run: str, after: int = 0) -> list[ArtefactHead]:
+        about = find_position(self._database, run)
+        stored = self._bare.of_events([about], kinds=(STORED_KIND,), after=after)
+        entries = [(one.seq, orjson.loads(one.raw)) for one in stored]
+        return [
+            ArtefactHead(seq, entry["action"], entry["tool"], entry["what"], entry["size"])
+            for seq, entry in entries
+            if entry["run"] == run
+        ]
+
+    def artefact_of(self, seq: int) -> Artefact | None:
+        stored = self._entries.find(seq)
+        return None if stored is None else _artefact_of(orjson.loads(stored.raw), stored)
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         sql = 'SELECT data FROM "row" WHERE collection=? AND key=?'

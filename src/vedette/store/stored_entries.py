@@ -167,17 +167,18 @@ class EntryReader:
     # --- by event -------------------------------------------------------------------------------
 
     def of_events(
-        self, abouts: Collection[int], *, kinds: Collection[str] = ()
+        self, abouts: Collection[int], *, kinds: Collection[str] = (), after: int = 0
     ) -> Iterator[StoredEntry]:
         """Yield the entries that belong to events, by the seqs of these, in order.
 
-        With `kinds` those alone.
+        With `kinds` those alone, and those after a seq.
         """
         wanted = set(abouts)
-        for row in self._segments(sorted(self._lasts_of(sorted(wanted)))):
+        lasts = (last for last in self._lasts_of(sorted(wanted)) if last > after)
+        for row in self._segments(sorted(lasts)):
             segment = self._unpack(row)
             for seq, raw in segment.about(wanted):
-                if not kinds or kind_of(raw) in kinds:
+                if seq > after and (not kinds or kind_of(raw) in kinds):
                     yield segment.entry(seq)
 
     def of_event_back(

@@ -162,6 +162,8 @@ WORK_GRANTS = """\
     task.finish: {verb: finish, resource: task, impact: low}
     item.add: {verb: add, resource: item, impact: low}
     item.close: {verb: close, resource: item, impact: low}
+    task.conditions: {verb: conditions, resource: task, impact: low}
+    plan.set: {verb: set, resource: plan, impact: low}
     task.wait: {verb: wait, resource: task, impact: low}
 """
 

@@ -388,7 +388,7 @@ async def test_what_is_no_order_of_a_task(tmp_path: Path) -> None:
         for args, what in (
             ({"goal": " "}, "a goal has"),
             ({"conditions": [{"name": "x"}]}, "says nothing that is to hold"),
-            ({"conditions": [{"name": "x", "action": "no.such"}]}, "has no tool"),
+            ({"conditions": [{"name": "x", "action": "no.such"}]}, "is not a tool"),
             ({"deadline": "soon"}, "is no duration"),
         ):
             with pytest.raises(BadCommand, match=what):

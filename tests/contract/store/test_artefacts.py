@@ -14,7 +14,13 @@ from tests.segments import SEGMENTS, edit_content, remove_content
 
 from vedette.adapters.ledger_export import verify_store, write_segment
 from vedette.adapters.signing_keys import format_verifier_key
-from vedette.domain.artefact import STORED_KIND, Artefact, artefact_id, extract_artefacts
+from vedette.domain.artefact import (
+    STORED_KIND,
+    Artefact,
+    ArtefactHead,
+    artefact_id,
+    extract_artefacts,
+)
 from vedette.domain.base.canonical import canonical_json, salted_digest
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
@@ -234,3 +240,24 @@ async def test_missing_content_is_not_taken_for_erased(store: Any, tmp_path: Pat
     findings = report(store, tmp_path).findings
     assert [one.seq for one in findings] == [seq_of(store)]
     assert findings[0].code is Code.BODY_MISSING
+
+
+async def test_the_heads_of_a_run_tell_of_all_without_content(store: Any, tmp_path: Path) -> None:
+    """And the content is that of the entry, unless it was edited."""
+    run, id = await keep(store)
+    other, _ = await keep(store, 2, TEXT[:50_000])
+    (head,) = store.runs.artefact_heads(run.id)
+    stored = store.runs.artefact(id)
+    assert head == ArtefactHead(
+        stored.seq, stored.action, stored.tool, stored.artefact.type, len(TEXT)
+    )
+    assert store.runs.artefact_heads(run.id, head.seq) == []
+    assert [one.size for one in store.runs.artefact_heads(other.id)] == [50_000]
+    assert store.runs.artefact_of(head.seq) == stored.artefact
+    database = store.parts.database
+    database.begin()
+    forged = canonical_json({"label": "trusted", "text": "forged", "type": "text/plain"})
+    edit_content(database, head.seq, data=forged)
+    database.commit()
+    assert store.runs.artefact_of(head.seq) is None
+    assert store.runs.artefact_of(10_000) is None

@@ -264,6 +264,8 @@ async def test_what_a_person_says_of_a_task_is_an_entry_of_its_run_and_wakes_it(
         b"{}",
     )
     assert store.ledger.run_entries(run.id, ("task.paused",)) == []
+    assert store.runs.task_entries(run.id) == [(orjson.loads(raw), {})]
+    assert store.runs.task_entries("run_" + "0" * 32) == []
     # Whoever had the run finds that it was moved on.
     late = await store.steps.commit(step(store, run))
     assert late.status is not CommitStatus.COMMITTED

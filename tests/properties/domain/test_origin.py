@@ -33,8 +33,8 @@ VALUES = st.recursive(
 )  # fmt: skip
 TREES = st.dictionaries(WORDS, VALUES, max_size=2)
 PARTS = st.sampled_from(
-    ["event", "charter", "registry", "memory", "outcome", "row", "data", "..", ".", "", "0", "1",
-     "-1", "subject", "~1", "~0", "text"]
+    ["event", "charter", "registry", "memory", "outcome", "row", "item", "data", "..", ".", "", "0",
+     "1", "-1", "subject", "~1", "~0", "text"]
 ) | WORDS  # fmt: skip
 POINTERS = st.lists(PARTS, max_size=6).map(lambda parts: "/" + "/".join(parts))
 NONE: dict[str, Any] = {}
@@ -51,6 +51,7 @@ def roots(draw: st.DrawFn) -> Roots:
         charter=tree(), registry=tree(),
         memory={"0": tree(), "1": tree()}, trusted_memories=frozenset({"1"}),
         outcome={"0": tree(), "1": tree()}, trusted_outcomes=frozenset({"1"}), row=tree(),
+        item={"0": tree()},
     )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def test_the_first_part_of_a_pointer_decides(given_roots: Roots, pointer: str) -
     parts = pointer.split("/")[1:]
     root, second = parts[0], parts[1].replace("~1", "/").replace("~0", "~")
     trusted = (
-        root in ("charter", "registry")
+        root in ("charter", "registry", "item")
         or (root == "event" and second in given_roots.vouched)
         or (root in ("memory", "outcome") and second == "1")
     )

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from vedette.domain.done_condition import (
+    ArtefactFact,
     ConditionState,
     PersonApproves,
     TaskFacts,
     asks_person,
     evaluate,
+    find_unreachable,
     read_conditions,
     write_condition,
 )
@@ -140,3 +142,96 @@ def test_what_is_written_of_a_condition_is_read_as_it() -> None:
 def test_the_engines_own_condition_is_nobodys_name() -> None:
     _, ((path, _, _),) = read_conditions([{"name": "actions_over", "items": "done"}])
     assert path == (0, "name")
+
+
+def made(*sizes: int, **more: Any) -> TaskFacts:
+    facts = [ArtefactFact("report.write", "text/plain", size, **more) for size in sizes]
+    return TaskFacts({}, {}, (), facts)
+
+
+@pytest.mark.parametrize(
+    ("written", "facts", "holds"),
+    [
+        ({"artefacts": "report.write"}, made(1), True),
+        ({"artefacts": "report.write"}, NOTHING, False),
+        ({"artefacts": "text/plain"}, made(1), True),
+        ({"artefacts": "application/json"}, made(1), False),
+        ({"artefacts": "report.read"}, made(1), False),
+        ({"artefacts": "report.write", "at_least": 2}, made(1), False),
+        ({"artefacts": "report.write", "at_least": 2}, made(1, 1), True),
+        ({"artefacts": "report.write", "min_size": 5}, made(4), False),
+        ({"artefacts": "report.write", "min_size": 5, "max_size": 5}, made(5), True),
+        ({"artefacts": "report.write", "max_size": 5}, made(6), False),
+        ({"artefacts": "report.write"}, made(1, is_erased=True), False),
+        ({"artefacts": "report.write"}, made(1, misfits=frozenset({"it"})), False),
+        ({"artefacts": "report.write"}, made(1, misfits=frozenset({"other"})), True),
+    ],
+)
+def test_artefacts_of_a_kind_are_counted(
+    written: dict[str, Any], facts: TaskFacts, holds: bool
+) -> None:
+    assert held(written, facts) is holds
+
+
+def test_what_of_artefacts_does_not_count_is_said() -> None:
+    facts = TaskFacts({}, {}, (), (*made(9, 1).artefacts, *made(9, is_erased=True).artefacts))
+    conditions, _ = read_conditions([{"name": "it", "artefacts": "report.write", "min_size": 5}])
+    (state,) = evaluate(conditions, facts)
+    assert state.why == (
+        "1 of 1 artefacts of report.write are there; 1 of another size not counted; "
+        "1 erased not counted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "where", "what"),
+    [
+        ({"artefacts": ""}, ("artefacts",), "is no text"),
+        ({"artefacts": "x", "min_size": 0}, ("min_size",), "no number of characters"),
+        ({"artefacts": "x", "min_size": 5, "max_size": 4}, ("max_size",), "is below min_size"),
+        ({"artefacts": "x", "schema": []}, ("schema",), "is no JSON Schema"),
+        ({"artefacts": "x", "schema": {"typ": "object"}}, ("schema", "typ"), "no keyword"),
+        ({"artefacts": "x", "schema": {"minimum": 0.5}}, ("schema",), "with a fraction"),
+        ({"artefacts": "x", "schema": {"$ref": "http://a/b"}}, ("schema", "$ref"), "own $defs"),
+        ({"artefacts": "x", "equals": 1}, ("equals",), "is nothing that artefacts: has"),
+    ],
+)
+def test_what_is_wrong_with_a_condition_over_artefacts(
+    written: dict[str, Any], where: tuple[str, ...], what: str
+) -> None:
+    found, faults = read_conditions([{"name": "it", **written}])
+    assert found == ()
+    assert faults[0][0] == (0, *where)
+    assert what in faults[0][1]
+
+
+def test_a_condition_over_artefacts_is_written_as_it_is_read() -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    given = [
+        {"name": "a", "artefacts": "text/plain", "at_least": 1},
+        {"name": "b", "artefacts": "x.y", "at_least": 3, "schema": schema, "min_size": 5,
+         "max_size": 9},
+    ]  # fmt: skip
+    conditions, faults = read_conditions(given)
+    assert faults == []
+    assert [write_condition(one) for one in conditions] == given
+
+
+@pytest.mark.parametrize(
+    ("written", "what"),
+    [
+        ({"action": "no.such"}, "is not a tool"),
+        ({"rows": "/x", "equals": 1}, "keeps no rows"),
+        ({"artefacts": "report.write"}, "has no artefacts"),
+        ({"artefacts": "no.such"}, "has no artefacts"),
+        ({"items": "done"}, ""),
+    ],
+)
+def test_a_condition_that_no_agent_can_meet_is_found(written: dict[str, Any], what: str) -> None:
+    (condition,), _ = read_conditions([{"name": "it", **written}])
+    tools = {"report.write"}
+    fault = find_unreachable(condition, tools, has_rows=False, has_artefacts=False)
+    assert (what in fault[1]) if fault else not what
+    if what == "has no artefacts":
+        again = find_unreachable(condition, tools, has_rows=False, has_artefacts=True)
+        assert (again is None) == (written["artefacts"] == "report.write")

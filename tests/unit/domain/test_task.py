@@ -7,11 +7,17 @@ from tests.unit.domain.test_done_condition import NOTHING
 
 from vedette.domain.agent import Agent, Fleet, Schedule, Subscription, WorkPlan, task_source
 from vedette.domain.budget import Budget
-from vedette.domain.done_condition import NO_CONDITIONS, ItemsClosed, evaluate
+from vedette.domain.done_condition import (
+    NO_CONDITIONS,
+    ItemsClosed,
+    evaluate,
+    write_condition,
+)
 from vedette.domain.event import DATA, ENVELOPE, TASK_TYPE, TICK_TYPE, Event
 from vedette.domain.identity import Identity
-from vedette.domain.task import read_task, task_event
-from vedette.domain.task_words import TaskWords
+from vedette.domain.task import find_task, read_task, record_task, task_event
+from vedette.domain.task_item import Item, add_items
+from vedette.domain.task_words import Revision, TaskWords
 
 LIST = ItemsClosed("list")
 AGENT = Agent(
@@ -93,3 +99,68 @@ def test_where_words_leave_a_task() -> None:
     assert (steered.turn, steered.at_us) == (2, 2)
     assert [note["note"] for note in steered.notes] == ["n2"]
     assert len(words(*["steered"] * 30).notes) == 20
+
+
+def test_what_is_revised_keeps_what_the_release_says() -> None:
+    task = read_task(AGENT, given(conditions=[{"name": "mine", "items": "done"}]))
+    assert task is not None
+    one, two = ItemsClosed("proposed"), ItemsClosed("other")
+    assert [each.name for each in task.revise((one,), None).conditions] == [
+        "mine", "proposed", "list",
+    ]  # fmt: skip
+    kept = task.revise((one,), Revision(2, "Else."))
+    assert ([each.name for each in kept.conditions], kept.goal, kept.revision) == (
+        ["mine", "proposed", "list"], "Else.", 2,
+    )  # fmt: skip
+    others = task.revise((one,), Revision(3, "Else.", (two,)))
+    assert [each.name for each in others.conditions] == ["other", "list"]
+
+
+def test_what_the_first_turn_records_is_the_task_as_it_was_given() -> None:
+    event = given(conditions=[{"name": "mine", "items": "done"}])
+    task = read_task(AGENT, event)
+    assert task is not None
+    recorded = {"task": record_task(task)}
+    # Whatever the release says by now.
+    assert find_task(replace(AGENT, work=WorkPlan(deadline_us=7)), event, recorded) == task
+    bare = read_task(replace(AGENT, work=WorkPlan(deadline_us=7)), given())
+    assert bare is not None
+    again = find_task(AGENT, given(), {"task": record_task(bare)})
+    assert again is not None
+    assert again.conditions == NO_CONDITIONS
+    # A record of before there were revisions: all of it counts as given.
+    old = find_task(AGENT, given(), {"task": {"goal": "Do.", "done": [write_condition(LIST)]}})
+    assert old is not None
+    assert (old.given, old.own) == ((LIST,), ())
+
+
+def test_words_are_counted_and_those_of_an_item_or_a_goal_taken() -> None:
+    def entry(kind: str, at: int) -> dict[str, object]:
+        return {"kind": f"task.{kind}", "turn": at, "at": at, "actor": "person:ada"}
+
+    item = {"id": "a", "title": "x", "number": 1, "by": "person:ada", "state": "open"}
+    words = TaskWords.of(
+        [
+            (entry("paused", 1), {}),
+            (entry("added", 2), {"item": item}),
+            (entry("added", 3), {"item": item}),
+            (entry("revised", 4), {"goal": "one"}),
+            (entry("revised", 5), {"goal": "two", "conditions": [{"name": "x", "items": "done"}]}),
+            (entry("stalled", 6), {}),
+        ]
+    )
+    assert words.told == ("task.added", "task.added", "task.revised", "task.revised")
+    assert [one["id"] for one in words.items] == ["a", "a~"]  # two people, the same moment
+    assert words.revision == Revision(3, "two", (ItemsClosed("x", 1, "done"),))
+    assert (words.turn, words.at_us, words.paused) == (5, 5, False)
+
+
+def test_an_item_is_there_once_whoever_gave_it_its_id() -> None:
+    own = {"id": "a", "title": "own", "number": 1, "state": "open"}
+    given_item = {"id": "a", "title": "asked", "number": 2, "by": "person:ada", "state": "open"}
+    items: dict[str, Item] = {"a": own}
+    assert add_items(items, [given_item]).keys() == {"a~"}
+    assert {id: one["title"] for id, one in items.items()} == {"a": "own", "a~": "asked"}
+    items["a~"] = {**items["a~"], "state": "done"}
+    add_items(items, [given_item])
+    assert items["a~"]["state"] == "done"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from vedette.domain.artefact import StoredArtefact
+from vedette.domain.artefact import Artefact, ArtefactHead, StoredArtefact
 from vedette.domain.budget import BudgetRaise
 from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
@@ -132,6 +132,20 @@ class RunReader(Protocol):
 
     def artefact_sizes(self, run: str) -> Mapping[str, int]:
         """Return how many characters each artefact of a run has, by id. No content is read."""
+        ...
+
+    def task_entries(self, run: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+        """Return the entries of what was said of a run's task, oldest first, each with its body:
+        None for one that was erased, or edited.
+        """
+        ...
+
+    def artefact_heads(self, run: str, after: int = 0) -> Sequence[ArtefactHead]:
+        """Return a run's artefacts of entries after another, oldest first. No content is read."""
+        ...
+
+    def artefact_of(self, seq: int) -> Artefact | None:
+        """Return the artefact that an entry stored; None once erased, or if it was edited."""
         ...
 
     def turns_back(self, run: str, before: int | None = None) -> Iterator[Mapping[str, Any]]:

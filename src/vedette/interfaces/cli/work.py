@@ -1,4 +1,4 @@
-"""`vedette work`: give agents tasks, look at them, steer, pause, resume and cancel them."""
+"""`vedette work`: give agents tasks, look at them, add to them, steer, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ _SAID = {
     "task.resumed": "resumed: its bounds count anew from here",
     "task.cancelled": "cancelled: what is open is not begun any more",
     "task.moved": "it goes on under the release that the fleet runs",
+    "task.added": "added; its next turn is told, and no finish before that ends it",
+    "task.revised": "its goal is this from its next turn on",
 }
 
 
 @click.group()
 def work() -> None:
-    """Give an agent a task, and see how far it is; steer, pause, resume, cancel it."""
+    """Give an agent a task, see how far it is, add to it; steer, pause, resume, cancel it."""
 
 
 @work.command(cls=OrderCommand)
@@ -150,6 +152,34 @@ def steer(run: str, note: str, order: OrderOptions) -> None:
 
 @work.command(cls=OrderCommand)
 @click.argument("run")
+@click.option("--item", metavar="ID", required=True, help="Its name in the task.")
+@click.option("--title", metavar="TEXT", required=True, help="What is to be done.")
+@click.option("--input", "inputs", metavar="NAME=VALUE", multiple=True, help="JSON, else a text.")
+def add(run: str, item: str, title: str, inputs: tuple[str, ...], order: OrderOptions) -> None:
+    """Add an item to the task of RUN; if it waits for a person, it goes on."""
+    args: dict[str, Any] = {"run": run, "item": item, "title": title}
+    if inputs:
+        args["inputs"] = dict(_parse_input(text) for text in inputs)
+    _say("work_add", args, order)
+
+
+@work.command(cls=OrderCommand)
+@click.argument("run")
+@click.option("--goal", metavar="TEXT", required=True, help="What is to be reached, word for word.")
+@click.option(
+    "--done", metavar="FILE", type=click.Path(path_type=Path),
+    help="What must hold, in the place of what was given or proposed; done.yaml's still must.",
+)  # fmt: skip
+def goal(run: str, goal: str, done: Path | None, order: OrderOptions) -> None:
+    """Give the task of RUN another goal; its items stay. If it waits for a person, it goes on."""
+    args: dict[str, Any] = {"run": run, "goal": goal}
+    if done is not None:
+        args["conditions"] = _read_done_file(done)
+    _say("work_goal", args, order)
+
+
+@work.command(cls=OrderCommand)
+@click.argument("run")
 def pause(run: str, order: OrderOptions) -> None:
     """Have the task of RUN begin nothing more until it is resumed."""
     _say("work_pause", {"run": run}, order)
@@ -218,14 +248,17 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
     if found["why"]:
         lines.append(f"  why: {single_line(found['why'])}")
     lines += _release_lines(found)
-    lines.append("goal")
+    lines.append("goal" if found["revision"] == 1 else f"goal, revision {found['revision']}")
     lines += [f"  {line}" for line in sanitize_text(found["goal"]).splitlines()]
     if found["conditions"]:
         lines.append("conditions, as the last turn was told")
+    if found["proposed"]:
+        lines.append(f"  proposed by its first turn: {', '.join(found['proposed'])}")
     lines += [
         f"  [{'x' if one['held'] else ' '}] {one['name']}: {single_line(one['why'])}"
         for one in found["conditions"]
     ]
+    lines += _plan_lines(found)
     if found["item_list"]:
         lines.append(f"items: {_count(found['items'])} done")
     for item in found["item_list"]:
@@ -249,4 +282,18 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
         who = f" by {single_line(word['by'])}" if word["by"] else ""
         kind = word["kind"].partition(".")[2]
         lines.append(f"{format_time(word['at'])} {kind}{who}: {single_line(word['why'] or '')}")
+    return lines
+
+
+def _plan_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a plan: its phases, and why each of its revisions was made."""
+    plan = found["plan"]
+    if not plan:
+        return []
+    lines = [f"plan, revision {plan['revision']}"]
+    for phase in plan["phases"]:
+        count = f"{phase['closed']} of {phase['of']} closed"
+        lines.append(f"  {phase['state']:9} {single_line(phase['title'])}: {count}")
+    for one in found["plans"]:
+        lines.append(f"  made by {one['trigger']}: {single_line(one['reason'])}")
     return lines

@@ -43,6 +43,18 @@ def find_undo_attempts(
     raise AssertionError("ids of undos do not end")
 
 
+def is_undone(runs: RunReader, fleet: str, row: ActionRow) -> bool:
+    """Say whether an action's effect was taken back, and that was not taken back in turn.
+
+    So is one of which nobody knows whether it was.
+    """
+    found, _ = find_undo_attempts(runs, fleet, row)
+    if not found or found[-1].state not in ("undone", "unknown"):
+        return False
+    done = [one for one in runs.actions(found[-1].run.id) if one.effect == "done"]
+    return not any(is_undone(runs, fleet, one) for one in done)
+
+
 def _state(run: Run, rows: Sequence[ActionRow]) -> State:
     if any(row.effect == "done" for row in rows):
         return "undone"

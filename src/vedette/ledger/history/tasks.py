@@ -14,9 +14,16 @@ from vedette.domain.entry import RELEASE_KINDS, releases_of
 from vedette.domain.ports.store import StoreReader
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run
-from vedette.domain.task import Task, child_run, find_task
-from vedette.domain.task_item import list_items
-from vedette.domain.task_words import MOVED, STALLED, WORD_KINDS, TaskWords
+from vedette.domain.task import Task, child_run, find_task, list_proposed
+from vedette.domain.task_item import Item, list_items, list_plans
+from vedette.domain.task_words import (
+    ADDED,
+    MOVED,
+    REVISED,
+    STALLED,
+    STANDING_KINDS,
+    TaskWords,
+)
 from vedette.domain.work_tools import ASK_TOOL
 from vedette.ledger.history.action import tell_awaited
 
@@ -54,6 +61,8 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
     if agent is None or task is None:
         raise BadCommand(f"{name} is no task", mend="see `vedette explain`")
     turns = [turn["task"] for turn in record.runs.turns(run.id) if "task" in turn]
+    actions, words = record.runs.actions(run.id), _task_words(record, run)
+    items, plans = list_items(actions, words.items), list_plans(actions)
     spent = record.spend.of_run(run.id)
     limits = {unit: most for unit in UNITS if (most := agent.budget.limit(unit, "run"))}
     plan = agent.work
@@ -65,10 +74,16 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
         "inputs": dict(task.inputs),
         # As the last turn was told: what has changed since is found out when it is decided.
         "conditions": turns[-1]["conditions"] if turns else [],
-        "item_list": list_items(record.runs.actions(run.id)),
+        "proposed": [one.name for one in list_proposed(actions)],
+        "item_list": items,
+        "plan": plans[-1].tell(items, None) if plans else {},
+        "plans": [
+            {"revision": one.revision, "trigger": one.trigger, "reason": one.reason}
+            for one in plans
+        ],
         "awaits": [
             {"action": row.id, "tool": row.tool, **awaits}
-            for row in record.runs.actions(run.id)
+            for row in actions
             if (awaits := tell_awaited(row)) is not None
         ],
         "spend": dict(spent),
@@ -125,11 +140,23 @@ def _task_of(record: StoreReader, agent: Agent, run: Run) -> Task | None:
     if event is None:
         return None
     turns = record.runs.turns(run.id) if run.turn else []
-    return find_task(agent, event, turns[0] if turns else None)
+    task = find_task(agent, event, turns[0] if turns else None)
+    if task is None:
+        return None
+    proposed = list_proposed(record.runs.actions(run.id))
+    return task.revise(proposed, _task_words(record, run).revision)
+
+
+def _task_words(record: StoreReader, run: Run) -> TaskWords:
+    return TaskWords.of(record.runs.task_entries(run.id))
+
+
+def _items(record: StoreReader, run: Run) -> list[Item]:
+    return list_items(record.runs.actions(run.id), _task_words(record, run).items)
 
 
 def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
-    states = [item["state"] for item in list_items(record.runs.actions(run.id))]
+    states = [item["state"] for item in _items(record, run)]
     why = None
     if run.waits == "person":
         why = next((one["why"] for one in reversed(_words(record, run)) if one["why"]), None)
@@ -141,6 +168,7 @@ def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
         "why": why,
         "turns": run.turn,
         "goal": task.goal,
+        "revision": task.revision,
         "items": {"of": len(states), **{state: states.count(state) for state in sorted({*states})}},
     }
 
@@ -148,11 +176,11 @@ def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
 def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
     """Return what was said of the task: kind, when, at which turn, by whom, and in which words."""
     words = []
-    for _, raw, data in record.ledger.run_entries(run.id, WORD_KINDS):
+    for _, raw, data in record.ledger.run_entries(run.id, STANDING_KINDS):
         entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
         if entry["kind"] == MOVED and data is None:
             body = {"reason": f"{entry['rule']}: {entry['what'][:12]} -> {entry['release'][:12]}"}
-        said = body.get("note", body.get("why" if entry["kind"] == STALLED else "reason"))
+        said = _said(entry["kind"], body)
         words.append(
             {
                 "kind": entry["kind"],
@@ -163,3 +191,13 @@ def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
             }
         )
     return words
+
+
+def _said(kind: str, body: Mapping[str, Any]) -> str | None:
+    """Return the words of an entry about a task: what was noted, added, or is the goal now."""
+    if kind == ADDED and body:
+        return f"{body['item']['id']}: {body['item']['title']}"
+    if kind == REVISED and body:
+        return f"{body['reason']}: {body['goal']}"
+    found: str | None = body.get("note", body.get("why" if kind == STALLED else "reason"))
+    return found

@@ -30,6 +30,7 @@ from tests.task_fleet import (
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Step
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.model_server import FunctionCall, ModelServer, Request
@@ -412,3 +413,80 @@ async def test_what_is_read_of_older_turns_is_bounded(tmp_path: Path) -> None:
         async with fleet:
             assert await work(fleet, job("1")) == "done"
     assert model.read == {"status": "failed"}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_another_goal_begins_another_context_and_is_told_word_for_word(
+    tmp_path: Path, restart: bool
+) -> None:
+    """What a model said under the old goal is not told under the new one; what was done is."""
+    other, model = 'Send "four" <greetings>,\n  not two. \u202e', Greeter(2)
+    with ModelServer(model) as server:
+        fleet = task_fleet(tmp_path, server, most=4)
+        page = fleet.content / "agents/worker/agent.yaml"
+        text = page.read_text()
+        assert "no_progress: 50" in text
+        page.write_text(text.replace("no_progress: 50", "no_progress: 2"))
+        async with fleet:
+            assert await work(fleet, job("1")) == "waiting"
+            (run,) = fleet.runs(job("1"))
+            before, model.most = len(model.requests), 4
+            if restart:
+                await fleet.restart()
+            await dispatch(
+                fleet.app.commands, "work_goal", fleet.order(), {"run": run.id, "goal": other}
+            )
+            await fleet.wait_until_idle()
+            assert fleet.runs(job("1"))[0].state == "done"
+            assert {one.status for one in server.exchanges} == {200}
+            found = opens(fleet)
+    assert [at for at, why in enumerate(found) if why] == [0, before]
+    assert {fenced(one, "task")["goal"] for one in model.requests[:before]} == {GOAL}
+    later = model.requests[before:]
+    assert {fenced(one, "task")["goal"] for one in later} == {other}
+    assert all("1,000 greetings" not in repr(one.messages) for one in later)
+    told = fenced(later[0], "hand-off")
+    assert (told["by"], told["why"], told["turn"]) == ("engine", "revised", before)
+    assert [one["calls"][0]["tool"] for one in told["last_turns"][:2]] == ["wire.send"] * 2
+
+
+class Planner(Greeter):
+    """Proposes conditions and a plan, closes each step, greets once, and finishes."""
+
+    def answer(self, request: Request) -> tuple[Any, ...]:
+        number = len(self.requests)
+        step = {"id": "s", "title": "greet"}
+        if number == 1:
+            closed = {"name": "steps", "items": "done", "at_least": 1}
+            phases = [{"id": "p", "title": "all", "steps": [step]}]
+            return (
+                FunctionCall("task_conditions", {"conditions": [closed]}),
+                FunctionCall("plan_set", {"phases": phases, "reason": "one step"}),
+            )
+        if number == 2:
+            return super().answer(request)
+        if number == 3:
+            close = {"id": "s", "state": "done", "why": "greeted"}
+            return (FunctionCall("item_close", close),)
+        return super().answer(request)
+
+
+@pytest.mark.parametrize("provider", ["gemini", "anthropic", "openai"])
+async def test_a_model_proposes_conditions_and_plans(tmp_path: Path, provider: str) -> None:
+    """Each provider takes what the engine declares of these tools, and gives it back."""
+    world, model = World(), Planner(1)
+    with ModelServer(model) as server:
+        fleet = task_fleet(tmp_path, server, provider=provider, world=world, most=1)
+        page = fleet.content / "agents/worker/agent.yaml"
+        text = page.read_text()
+        own = "no_progress: 50, plans: true, proposes_conditions: true"
+        page.write_text(text.replace("no_progress: 50", own))
+        async with fleet:
+            assert await work(fleet, job("1")) == "done"
+            assert {one.status for one in server.exchanges} == {200}
+            told = [body["task"] for body in bodies(fleet)]
+    assert len(model.requests) == 4
+    names = [[one["name"] for one in turn["conditions"]] for turn in told]
+    assert names == [["greeted"], *[["steps", "greeted"]] * 3]
+    assert [turn["item"] for turn in told] == [None, "s", "s", None]
+    assert world.effects("wire.send") == 1

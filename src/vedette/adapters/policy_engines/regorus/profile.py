@@ -52,7 +52,7 @@ _TASK = {"conditions": [{"name": "", "held": False, "why": ""}], "person": False
 _DELEGATION = {"ancestors": [{"agent": "", "cover": "", "requested_mode": ""}], "room": False}
 SAMPLE = {
     **_REQUEST,
-    "context": {**_REQUEST["context"], "task": _TASK, "delegation": _DELEGATION},
+    "context": {**_REQUEST["context"], "refuses": "", "task": _TASK, "delegation": _DELEGATION},
 }
 
 

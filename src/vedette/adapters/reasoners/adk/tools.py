@@ -20,20 +20,18 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
 from vedette.config.agent_folder import tool_summaries
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
-from vedette.config.tool_table import tool_schema_problems
+from vedette.config.tool_table import engine_tools, tool_schema_problems
 from vedette.config.yaml import read_yaml
 from vedette.domain.argument_schema import ArgumentSchema, offer_references
-from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.origin import REF, escape_pointer, read_reference
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 PROPOSED = {"status": "proposed"}
 
@@ -142,12 +140,8 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     summaries, problems = tool_summaries(folder)
     raise_first_error(problems)
     found: dict[str, DeclaredTool] = {}
-    own = [
-        *(ARTEFACT_TOOLS.values() if shape.artefacts else ()),
-        *(WORK_TOOLS.values() if shape.work is not None else ()),
-        *(ASK_TOOLS.values() if shape.work is not None and shape.work.asks else ()),
-    ]
-    for index, tool in enumerate([*shape.tools, *map(_engine_tool_file, own)]):
+    own = map(_engine_tool_file, engine_tools(shape).values())
+    for index, tool in enumerate([*shape.tools, *own]):
         for name, kind in tool.args.items():
             if kind.removesuffix("?") not in ARG_KINDS:
                 what, at = f"there is no type {kind!r}", ("tools", index, "args", name)
@@ -171,8 +165,9 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
 def _engine_tool_file(tool: Tool) -> ToolFile:
     """Return a tool of the engine's own as agent.yaml would declare it."""
     return ToolFile(
-        name=tool.name, verb=tool.verb, resource=tool.resource, args=dict(tool.args), sinks=[],
-        settles=tool.settles, description=tool.description,
+        name=tool.name, verb=tool.verb, resource=tool.resource, sinks=[], settles=tool.settles,
+        args={} if tool.schema else dict(tool.args), schema=to_builtins(tool.schema),
+        description=tool.description,
     )  # fmt: skip
 
 

@@ -1,0 +1,60 @@
+"""The events of its session that a run took in (`vedette.engine.sessions` has it take them)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from vedette.domain.event import Event
+from vedette.domain.ports.store import Store
+from vedette.domain.readers import Readers
+
+
+class JoinedEvents(Struct):
+    """The events that joined a run, oldest first (None: its content is gone).
+
+    `told` is how many of them its turns were told, the last in `last_turn`.
+    """
+
+    events: Sequence[Event | None] = ()
+    told: int = 0
+    last_turn: int = 0
+
+    def read(self, store: Store, positions: Sequence[int]) -> None:
+        """Read the events that were accepted at these positions."""
+        if positions:
+            found = store.runs.events_at(positions)
+            self.events = [found[at].event if at in found else None for at in positions]
+
+    @property
+    def untold(self) -> int:
+        """Return how many of them no turn was told of."""
+        return len(self.events) - self.told
+
+    def note_told(self, count: int, turn: int) -> None:
+        """Say that a turn was told of the first so many."""
+        if count > self.told:
+            self.told, self.last_turn = count, turn
+
+    def tell(self) -> list[dict[str, Any]]:
+        """Return what the next turn is told of those that no turn was told of."""
+        return [
+            {"number": number, "erased": True}
+            if event is None
+            else {"number": number, "ref": f"ref:/session/{number}", **event.root()}
+            for number, event in enumerate(self.events[self.told :], self.told)
+        ]
+
+    def list_roots(self) -> dict[str, Any]:
+        """Return what references may point at of them, as fields of `Roots`."""
+        return {
+            "session": [{} if one is None else one.root() for one in self.events],
+            "session_vouched": [frozenset() if one is None else one.vouched for one in self.events],
+        }
+
+    def list_labels(self) -> dict[str, Readers]:
+        """Return who may read them, by place, where not everybody may."""
+        events = enumerate(self.events)
+        return {f"session/{at}": one.readers for at, one in events if one and one.readers}

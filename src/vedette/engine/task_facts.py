@@ -1,0 +1,141 @@
+"""What a task's conditions and plan are decided on beside its items, read from what is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import orjson
+from msgspec import Struct, field
+
+from vedette.domain.agent import Agent
+from vedette.domain.artefact import JSON, Artefact, ArtefactHead
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.budget import ACTIONS, UNITS
+from vedette.domain.done_condition import ActionDone, ArtefactFact, ArtefactsMade, DoneCondition
+from vedette.domain.plan import Plan, PlanFacts
+from vedette.domain.ports.store import Store
+from vedette.domain.run import ActionRow
+from vedette.domain.schema_validator import fits_schema
+from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL, PLAN_TOOL
+from vedette.ledger.history.compensations import is_undone
+
+_UNKNOWN_KIND = "effect.unknown"
+
+
+class FactReader(Struct):
+    """Reads the facts of one task. What was found of an artefact's content is kept, as that never
+    changes; whether it was erased since is looked at where a finish is decided.
+    """
+
+    store: Store
+    fleet: str
+    run: str
+    _heads: list[ArtefactHead] = field(default_factory=list)
+    _fits: dict[tuple[int, bytes], bool] = field(default_factory=dict)
+    _erased: dict[int, bool] = field(default_factory=dict)
+
+    def list_undone(self, rows: Iterable[ActionRow], agent: Agent) -> set[str]:
+        """Return those of some actions that were undone since, or of which nobody knows."""
+        tools = agent.tools
+        return {
+            row.id
+            for row in rows
+            if row.effect == "done"
+            and row.tool in tools
+            and tools[row.tool].inverse is not None
+            and is_undone(self.store.runs, self.fleet, row)
+        }
+
+    def list_counted(
+        self, conditions: Sequence[DoneCondition], rows: Iterable[ActionRow], agent: Agent
+    ) -> list[ActionRow]:
+        """Return the actions that count for conditions on what was done: without those undone."""
+        done = [row for row in rows if row.effect == "done"]
+        if not any(isinstance(one, ActionDone | ArtefactsMade) for one in conditions):
+            return done
+        tools = {one.tool for one in conditions if isinstance(one, ActionDone)}
+        of_all = any(isinstance(one, ArtefactsMade) for one in conditions)
+        asked = [row for row in done if of_all or row.tool in tools]
+        undone = self.list_undone(asked, agent)
+        return [row for row in done if row.id not in undone]
+
+    def list_artefacts(
+        self, conditions: Sequence[DoneCondition], counted: Iterable[ActionRow], *, anew: bool
+    ) -> list[ArtefactFact]:
+        """Return what is known of the artefacts that some conditions are about, of these actions.
+
+        With `anew` it is looked at again whether the content of each is still there.
+        """
+        asked = [one for one in conditions if isinstance(one, ArtefactsMade)]
+        if not asked:
+            return []
+        after = self._heads[-1].seq if self._heads else 0
+        self._heads += self.store.runs.artefact_heads(self.run, after)
+        if anew:
+            self._erased.clear()
+        actions = {row.id for row in counted}
+        return [
+            self._describe(head, [one for one in asked if one.covers(head.tool, head.type)])
+            for head in self._heads
+            if head.action in actions
+        ]
+
+    def _describe(self, head: ArtefactHead, asked: Sequence[ArtefactsMade]) -> ArtefactFact:
+        found: list[Artefact | None] = []
+
+        def content() -> Artefact | None:
+            if not found:
+                found.append(self.store.runs.artefact_of(head.seq))
+            return found[0]
+
+        if asked and head.seq not in self._erased:
+            self._erased[head.seq] = content() is None
+        is_erased = self._erased.get(head.seq, False)
+        misfits = {
+            one.name
+            for one in asked
+            if one.schema is not None and not is_erased and not self._check(head, one, content)
+        }
+        return ArtefactFact(head.tool, head.type, head.size, is_erased, frozenset(misfits))
+
+    def _check(
+        self, head: ArtefactHead, asked: ArtefactsMade, content: Callable[[], Artefact | None]
+    ) -> bool:
+        assert asked.schema is not None
+        key = head.seq, canonical_json(asked.schema)
+        if key not in self._fits:
+            artefact = content()
+            if artefact is None:
+                return False
+            value: Any = artefact.text
+            if artefact.type == JSON:
+                value = orjson.loads(artefact.text)
+            self._fits[key] = fits_schema(asked.schema, value)
+        return self._fits[key]
+
+    # --- what a plan is replaced on ------------------------------------------------------------
+
+    def read_plan_facts(
+        self, plan: Plan, rows: Sequence[ActionRow], words: Sequence[str], agent: Agent
+    ) -> PlanFacts:
+        """Return what has come about since a plan, which one of the run's actions made."""
+        made = [row for row in rows if row.tool == PLAN_TOOL and row.effect == "done"]
+        since = max((row.last for row in made), default=0)
+        later = [row for row in rows if row.last > since]
+        denials = sum(row.tool == FINISH_TOOL and row.decided == "deny" for row in later)
+        unsure = {row.id for row in later if row.effect is not None and row.answer is None}
+        unknown: set[str] = set()
+        if unsure:
+            for _, raw, _ in self.store.ledger.run_entries(self.run, (_UNKNOWN_KIND,)):
+                unknown |= {orjson.loads(raw)["action"]} & unsure
+        return PlanFacts(words, denials, len(unknown), self.measure_spend(rows, agent))
+
+    def measure_spend(self, rows: Iterable[ActionRow], agent: Agent) -> int:
+        """Return how much of its scarcest limit a run has spent, in hundredths."""
+        limits = {unit: most for unit in UNITS if (most := agent.budget.limit(unit, "run"))}
+        if not limits:
+            return 0
+        taken = [row for row in rows if row.effect is not None and row.tool not in ENGINE_TOOLS]
+        spent = {**self.store.spend.of_run(self.run), ACTIONS: len(taken)}
+        return max((spent.get(unit, 0) * 100 // most for unit, most in limits.items()), default=0)
