@@ -76,10 +76,9 @@ class RunContext(Struct):
     failed, or its process ended. `subject` is what the bodies of its entries are found by, beside
     its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
     was accepted (0: not read). `is_deferred` says that its judge left it to its model, in its first
-    turn. `code` runs the code of a canary release (None: it is the fleet's). A task's run
-    has its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its
-    asks lately had no room for. One that runs on a release of before (`code` runs it) has the live
-    one as `live_agent`.
+    turn. `code` runs another release than the fleet's, whose agent is `live_agent` then. A task has
+    its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its asks
+    lately had no room for.
     """
 
     services: Services
