@@ -17,7 +17,7 @@ from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Fenced, OverBudget, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds
-from vedette.engine.effect_end import find_end_kind
+from vedette.engine.effect_entry import find_end_kind
 from vedette.engine.escrow import return_escrow
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services

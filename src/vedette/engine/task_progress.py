@@ -72,8 +72,8 @@ from vedette.domain.work_tools import (
     WAIT_TOOL,
     WORK_PERFORMER,
 )
-from vedette.engine.joined_events import JoinedEvents
 from vedette.engine.services import Services
+from vedette.engine.session_events import SessionEvents
 from vedette.engine.task_facts import FactReader
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
@@ -134,7 +134,7 @@ class TaskProgress(Struct):
     plan: Plan | None = None
     proposed: tuple[DoneCondition, ...] = ()
     step_items: dict[str, Item] = field(default_factory=dict)
-    session: JoinedEvents = field(default_factory=JoinedEvents)
+    session: SessionEvents = field(default_factory=SessionEvents)
     step_plan: Plan | None = None
     step_proposed: tuple[DoneCondition, ...] = ()
     ended: str = ""

@@ -53,7 +53,7 @@ from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
 from vedette.domain.work_tools import ASK_TOOL, FINISH_TOOL, WORK_PERFORMER
 from vedette.engine import action_holds, context_tools, tool_calls
-from vedette.engine.effect_end import find_end_kind
+from vedette.engine.effect_entry import find_end_kind
 from vedette.engine.escrow import deny_excess, escrow_entry, find_excess
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext

@@ -12,7 +12,7 @@ from vedette.domain.ports.store import Store
 from vedette.domain.readers import Readers
 
 
-class JoinedEvents(Struct):
+class SessionEvents(Struct):
     """The events that joined a run, oldest first (None: its content is gone).
 
     `told` is how many of them its turns were told, the last in `last_turn`.
