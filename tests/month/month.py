@@ -1,0 +1,88 @@
+"""A month on the disk: the content, the machines as the last whole day left them, the record."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.month.content import write_content
+from tests.month.plan import make_day
+from tests.month.play import Day
+from tests.month.record import Record
+from tests.simulation.fleet import write_keys
+from tests.simulation.fleet_images import machine_of
+
+from vedette.store import spare_space
+
+_SPARE = 1 << 16
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """Give a folder in memory where there is such; a machine of a simulation has little room."""
+    memory = Path("/dev/shm")
+    where = memory if memory.is_dir() else None
+    spare, spare_space.SPARE_BYTES = spare_space.SPARE_BYTES, _SPARE
+    try:
+        with tempfile.TemporaryDirectory(prefix="vedette-month-", dir=where) as name:
+            yield Path(name)
+    finally:
+        spare_space.SPARE_BYTES = spare
+
+
+class Month:
+    """A month in `folder`, which is played in `work`; what is kept there goes on."""
+
+    def __init__(self, work: Path, *, seed: int = 1, rate: float = 1.0) -> None:
+        self.work, self.content = work, work / "content"
+        if (work / "record").exists():
+            self.record = Record.load(work / "record")
+        else:
+            write_content(self.content)
+            self.record = Record(seed, rate)
+            write_keys(machine_of(work, 0))
+
+    @property
+    def machine(self) -> Path:
+        """Return the state folder that the last day left."""
+        return machine_of(self.work, 0, self.record.machines[0])
+
+    def play_day(self, *, ends: bool = False) -> dict[str, Any]:
+        """Play the next day; with `ends` until all has ended. Return what it cost."""
+        record = self.record
+        day = make_day(record.seed, record.day, record.rate, len(record.tasks) + 1)
+        began, entries = time.process_time(), sum(one["entries"] for one in record.days)
+        played = Day(day, record, self.content, self.work, ends=ends)
+        played.run()
+        played.history.events = []
+        del played
+        gc.collect()
+        record.day += 1
+        cost = {
+            "day": day.number, "cpu_s": round(time.process_time() - began, 1),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "store_mb": round((self.machine / "store.db").stat().st_size / 1e6, 1),
+            "entries": -entries,
+        }  # fmt: skip
+        record.days.append(cost)
+        return cost
+
+    def save(self) -> None:
+        """Keep the record beside the machines."""
+        self.record.save(self.work / "record")
+
+    def keep(self, folder: Path) -> None:
+        """Copy all of it to a folder on a disk."""
+        new = folder.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        self.save()
+        shutil.copytree(self.work, new, symlinks=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
