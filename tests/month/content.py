@@ -35,7 +35,7 @@ AGENTS = (*SHIPPED, *KEEPERS, *READERS, *TASKED, *WRITERS, DESK)
 # How many actions a day this one may take: fewer than it is asked for on a busy day.
 SHORT_OF = {"fuel_dock": 60, "surveyor": 40}
 # Bytes of a model's request, so that a task of some twenty turns hands off.
-ROOM = 14_000
+ROOM = 24_000
 PRICE = (3_000_000, 15_000_000)
 BANK = "harbour"
 

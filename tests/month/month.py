@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
 import shutil
 import tempfile
 import time
@@ -13,15 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from tests.month.content import write_content
+from tests.month.judge import judge_day, judge_month
+from tests.month.ledger import read_ledger
+from tests.month.play import Day, midnight_s, wall_us
 from tests.month.plan import make_day
-from tests.month.play import Day
 from tests.month.record import Record
 from tests.simulation.fleet import write_keys
 from tests.simulation.fleet_images import machine_of
+from tests.simulation.promises.reading import Violation
 
 from vedette.store import spare_space
 
 _SPARE = 1 << 16
+
+
+def resident_mb() -> int:
+    """Return the memory of this process, in MB."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * 4096 // 1_000_000
 
 
 @contextmanager
@@ -58,21 +66,35 @@ class Month:
         """Play the next day; with `ends` until all has ended. Return what it cost."""
         record = self.record
         day = make_day(record.seed, record.day, record.rate, len(record.tasks) + 1)
-        began, entries = time.process_time(), sum(one["entries"] for one in record.days)
+        began = time.process_time()
         played = Day(day, record, self.content, self.work, ends=ends)
         played.run()
         played.history.events = []
         del played
         gc.collect()
         record.day += 1
+        since_us = wall_us(midnight_s(day.number))
+        ledger = read_ledger(self.machine, self.work / "archive", self._since(day.number))
+        wrong = list(judge_day(record, ledger, self.machine, since_us))
+        record.wrong += [(f"day {day.number}: {one.kind}", one.what) for one in wrong]
+        last = ledger.entries[-1]["seq"]
         cost = {
-            "day": day.number, "cpu_s": round(time.process_time() - began, 1),
-            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "day": day.number, "last": last, "wrong": len(wrong),
+            "events": sum(1 for one in ledger.of("event.accepted") if one["at"] >= since_us), "cpu_s": round(time.process_time() - began, 1),
+            "memory_mb": resident_mb(),
             "store_mb": round((self.machine / "store.db").stat().st_size / 1e6, 1),
-            "entries": -entries,
         }  # fmt: skip
         record.days.append(cost)
         return cost
+
+    def _since(self, day: int) -> int:
+        """Return the last entry of the fourth day before: what was booked then is dropped."""
+        return int(self.record.days[day - 4]["last"]) if day >= 4 else 0
+
+    def judge(self) -> list[Violation]:
+        """Return all that is wrong with the whole."""
+        daily = [Violation(kind, what) for kind, what in self.record.wrong]
+        return daily + judge_month(self.record, self.machine, self.work / "archive")
 
     def save(self) -> None:
         """Keep the record beside the machines."""

@@ -32,6 +32,7 @@ from tests.simulation.world import closed_world, collect_histories
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Temporary
 from vedette.domain.event import ENVELOPE
 from vedette.domain.event import Event as Wire
+from vedette.engine.scheduler import wakeups
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.tasks import list_tasks
@@ -41,8 +42,11 @@ from vedette.testing.harness import TESTER
 # The first midnight (UTC) after the simulation's time begins.
 FIRST_S = BOOT_S + (DAY_S - EPOCH_US / 1e6 % DAY_S)
 # A day takes this much more than its own time: calls that its deaths left come to their end.
+_AFTER_S = 10.0
+_TICK_S, _CLERK_S, _PERSON_S = 240.0, 1800.0, 60.0
+# At rest an engine looks for what comes due within so long, and then rests as long: 1 s in life,
+# which is most of what a quiet day costs here. What comes due, or is committed, wakes it as ever.
 _REST_S = 10.0
-_TICK_S, _CLERK_S, _PERSON_S = 60.0, 1800.0, 60.0
 _MOST_STEPS = 60_000_000
 _GONE = (ConnectionError, Temporary)
 
@@ -125,12 +129,14 @@ class Day(Play):
     def run(self) -> Any:
         """Play it; what came of it is in the record and in the machine's folder."""
         read_once()
+        rest_s, wakeups.REST_S = wakeups.REST_S, _REST_S
         with closed_world(self.loop, self.day.plan.seed, self.points.reach), in_place():
             try:
                 self.loop.run(self.main(), 6 * DAY_S)
             except (Deadlock, TimeoutError) as error:
                 self.record.errors.append(f"day {self.day.number}: {type(error).__name__} {error}")
             finally:
+                wakeups.REST_S = rest_s
                 self.record.end_s = self.loop.time()
                 self.loop.close()
                 self.durable.close()
@@ -181,7 +187,7 @@ class Day(Play):
         for slot, life in enumerate(self.lives):
             if life is not None and not life.owner.dead:
                 self.end(slot)
-        await asyncio.sleep(_REST_S)
+        await asyncio.sleep(_AFTER_S)
 
     async def finish(self) -> None:
         """End all faults, answer all that is asked, and let everything end: up to four days."""
@@ -190,6 +196,7 @@ class Day(Play):
         self.on_call.away = False
         await self.do_publish(Operation(0.0, "publish", "base"))
         end_s = self.loop.time() + 4 * DAY_S
+        tried: set[str] = set()
         going = "SELECT 1 FROM run WHERE state IN ('ready','waiting') LIMIT 1"
         while self.loop.time() < end_s and self.durable.rows(going):
             await asyncio.sleep(600.0)
@@ -197,7 +204,7 @@ class Day(Play):
                 await self.do_resume(Operation(0.0, "resume", f"{scope}:{name}"))
             await self.answer_holds(hours=0.0)
             await self.answer_tasks(hours=0.0)
-            await self.redrive()
+            await self.redrive(tried)
         self.history.end_s = self.loop.time()
 
     async def operate(self, one: Operation) -> None:
@@ -299,8 +306,7 @@ class Day(Play):
             if 8 <= hour < 18:
                 await self.answer_holds()
                 await self.answer_tasks()
-                if 9 <= hour < 9.5:
-                    await self.redrive()
+                await self.redrive(self.record.redriven)
 
     async def answer_holds(self, hours: float = 20.0) -> None:
         """Answer the open holds that have waited as long as somebody takes for each."""
@@ -347,9 +353,12 @@ class Day(Play):
             else:
                 await self.tell("work_resume", run=run)
 
-    async def redrive(self) -> None:
-        """Take up again what ended as a dead letter."""
+    async def redrive(self, tried: set[str]) -> None:
+        """Take up again what ended as a dead letter, once each."""
         for (run,) in self.durable.rows("SELECT id FROM run WHERE state='dead'"):
+            if run in tried:
+                continue
+            tried.add(run)
             await self.tell("redrive", runs=[run])
 
     async def do_start(self, one: Operation) -> None:

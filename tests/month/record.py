@@ -119,6 +119,7 @@ class Record:
     undone: list[Undo] = field(default_factory=list)
     asked_since: dict[str, float] = field(default_factory=dict)
     raises: list[tuple[str, int, int, int]] = field(default_factory=list)
+    redriven: set[str] = field(default_factory=set)
     days: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncGenerator, Callable
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -70,31 +71,17 @@ class Provider:
 
     def model_for(self, agent: str) -> Any:
         """Return the model of an agent, for ADK."""
-        from google.adk.models.llm_request import LlmRequest
-        from google.adk.models.llm_response import LlmResponse
-
-        from vedette.adapters.reasoners.adk.tools import FunctionModel
         from vedette.testing.scripted import ScriptedModel
 
-        provider = self
-        script = ScriptedModel(lambda prompt: provider.answer(agent, prompt))
+        script = ScriptedModel(lambda prompt: self.answer(agent, prompt))
 
-        class Billed(FunctionModel):
-            async def generate_content_async(
-                self, llm_request: LlmRequest, stream: bool = False
-            ) -> AsyncGenerator[LlmResponse, None]:
-                if provider.draw.random() < provider.away:
-                    await asyncio.Event().wait()
-                await asyncio.sleep(provider.draw.uniform(0.5, 9.0))
-                async for response in super().generate_content_async(llm_request, stream):
-                    use = response.usage_metadata
-                    lost = provider.draw.random() < provider.lost
-                    provider.bill(agent, use, not lost)
-                    if lost:
-                        await asyncio.Event().wait()
-                    yield response
+        async def ask(request: Any) -> Any:
+            script.prompts.clear()
+            return await script._answer(request)
 
-        return Billed(model=f"scripted-{agent}", answer=script._answer)
+        made = _billed_model()(model=f"scripted-{agent}", answer=ask)
+        made._agent, made._provider = agent, self
+        return made
 
     def bill(self, agent: str, use: Any, answered: bool) -> None:
         """Note what a call costs."""
@@ -132,6 +119,37 @@ class Provider:
         tool = "big.send" if kept.sent in map(int, plan.asks) else "wire.send"
         text = f"{name}/{kept.sent}"
         return ToolCall(tool, {"to": TO_DESK, "text": text})
+
+
+@cache
+def _billed_model() -> Any:
+    """Return the class of the model: made once, as pydantic forgets none. Imports ADK."""
+    from google.adk.models.llm_request import LlmRequest
+    from google.adk.models.llm_response import LlmResponse
+    from pydantic import PrivateAttr
+
+    from vedette.adapters.reasoners.adk.tools import FunctionModel
+
+    class Billed(FunctionModel):
+        _agent: str = PrivateAttr(default="")
+        _provider: Any = PrivateAttr(default=None)
+
+        async def generate_content_async(
+            self, llm_request: LlmRequest, stream: bool = False
+        ) -> AsyncGenerator[LlmResponse, None]:
+            """Ask the script, after a while, and bill what it says."""
+            provider = self._provider
+            if provider.draw.random() < provider.away:
+                await asyncio.Event().wait()
+            await asyncio.sleep(provider.draw.uniform(0.5, 9.0))
+            async for response in super().generate_content_async(llm_request, stream):
+                lost = provider.draw.random() < provider.lost
+                provider.bill(self._agent, response.usage_metadata, not lost)
+                if lost:
+                    await asyncio.Event().wait()
+                yield response
+
+    return Billed
 
 
 def _letter(prompt: Any) -> Any:
