@@ -145,13 +145,13 @@ class Judge(Base):
     """Lays out the items that its task names, then works on them one by one.
 
     Its inputs also say of which item it needs a person's leave, how often it claims to be done
-    before it is, and at which item it stands still until somebody speaks to it.
+    before it is, which item it does again, and where it stands still until somebody speaks to it.
     """
 
     def judge(self, seen, briefing):
         given = briefing.task["inputs"]
         adds = [Proposal("item.add", {"id": one, "title": f"the {one}"}) for one in given["items"]]
-        return say("lays out", *adds[:14], notes={"claims": 0, "said": 0})
+        return say("lays out", *adds[:14], notes={"claims": 0, "said": 0, "again": ""})
 
     def judge_outcomes(self, briefing):
         task, notes = briefing.task, dict(briefing.notes)
@@ -168,6 +168,10 @@ class Judge(Base):
         name = current["id"]
         if notes.get("at") == name and mine and mine[-1]["tool"] != "item.close":
             state = "done" if mine[-1]["status"] == "done" else "failed"
+            if state == "done" and name in given["repeats"] and not notes["again"]:
+                text = f"{given['task']}/{name}"
+                same = Proposal("wire.send", {"to": DESK, "text": text})
+                return say("forgets", same, notes={**notes, "again": name})
             if state == "done" or notes["tries"] >= 2:
                 why = mine[-1]["status"]
                 close = Proposal("item.close", {"id": name, "state": state, "why": why})

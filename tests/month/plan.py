@@ -158,10 +158,12 @@ def _tasks(draw: random.Random, number: int, first: int, rate: float) -> tuple[T
         if agent in TASKED:
             items = tuple(f"i{at}" for at in range(1, draw.choice((3, 6, 12, 25)) + 1))
             few = [one for one in items if draw.random() < 0.1]
+            asked = tuple(one for one in items if draw.random() < 0.06)
             plan = TaskPlan(
                 name, agent, items, claims=claims, person=person, deadline=deadline,
                 refuses=tuple(few[:1]),
-                asks=tuple(one for one in items if draw.random() < 0.06),
+                asks=asked,
+                repeats=tuple(one for one in items if one not in (*asked, *few))[-1:],
                 stands=tuple(one for one in items if draw.random() < 0.05)[:1],
             )  # fmt: skip
         else:

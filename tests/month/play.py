@@ -375,7 +375,7 @@ class Day(Play):
             conditions.append({"name": "seen", "person": "has seen it"})
         inputs = {
             "task": plan.name, "items": list(plan.items), "claims": plan.claims,
-            "asks": list(plan.asks), "stands": list(plan.stands),
+            "asks": list(plan.asks), "stands": list(plan.stands), "repeats": list(plan.repeats),
         }  # fmt: skip
         given: dict[str, Any] = {"inputs": inputs} if plan.items else {}
         if conditions:

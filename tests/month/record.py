@@ -35,8 +35,8 @@ class TaskPlan:
     """A task as a person gives it, and what became of it as people know.
 
     `items` are what it has to do; of those in `refuses` the target refuses the work, in `asks` a
-    person is asked, at those in `stands` the agent stands still until it is spoken to. `letters`
-    is how many messages a model's task has to send. `person`: its end wants a person's yes.
+    person is asked, those in `repeats` the agent does again, at those in `stands` it stands still
+    until it is spoken to. `letters` is how many messages a model's task has to send. `person`: its end wants a person's yes.
     """
 
     name: str
@@ -47,6 +47,7 @@ class TaskPlan:
     refuses: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     stands: tuple[str, ...] = ()
+    repeats: tuple[str, ...] = ()
     person: bool = False
     deadline: str = ""
     run: str = ""

@@ -49,7 +49,7 @@ def _asked(day: Ledger) -> set[str]:
     for entry in day.entries:
         if entry["kind"] == "action.decided":
             body = day.bodies.get(entry["seq"]) or {}
-            if (body.get("action") or {}).get("settles") == "none":
+            if body.get("question", {}).get("action", {}).get("settles") == "none":
                 by_hand.add(entry["action"])
             if entry["outcome"] == "hold" and entry.get("wait") == "approval":
                 asked.add(entry["action"])

@@ -1,0 +1,42 @@
+"""Two days of the month in the gate, and every promise of them; `make month` plays all thirty."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from tests.month.month import Month, memory_folder
+from tests.simulation.engine import read_anew
+
+
+@pytest.fixture(scope="module")
+def month() -> Iterator[Month]:
+    """Give two days that were played, and then had time to end."""
+    with memory_folder() as work:
+        played = Month(work, seed=4, rate=0.1)
+        played.play_day()
+        played.play_day(ends=True)
+        yield played
+    read_anew()
+
+
+@pytest.mark.timeout(300)
+def test_two_days_keep_every_promise(month: Month) -> None:
+    assert month.judge() == []
+    assert month.record.errors == []
+
+
+def test_they_had_of_all_that_a_month_has(month: Month) -> None:
+    """What is judged is there: events, calls of a model, tasks that ended, faults, people."""
+    record = month.record
+    assert len(record.events) > 80
+    assert len(record.bills) > 5
+    assert {plan.run[:4] for plan in record.tasks.values()} == {"run_"}
+    assert {"kill", "slow"} <= {fault.what for fault in record.faults}
+    verbs = Counter(order.verb for order in record.orders)
+    assert verbs["approve"] > 5
+    assert record.hooks is not None
+    agents = {act.agent for act in record.acts}
+    assert {"hourly_log", "daily_digest"} < agents
+    assert any(act.text.startswith("T-") for act in record.acts)
