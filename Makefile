@@ -18,7 +18,7 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads bench-postgres-workers bench-model bench-misbehaviour show-outage show-held-calls
+  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,10 @@ bench-idle: ## Four agents at rest: share of a core, wakeups, memory; and when 2
 	@tools/setup
 	@$(BIN)/python -m tests.bench.idle $(ARGS)
 
+bench-sleep: ## 10,000 runs that wait: start, CPU at rest and over 30 virtual days, how soon the right one wakes (8 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.sleep $(ARGS)
+
 bench-standing: ## The others' p99 beside an endless loop, a memory eater, a storm, a hanging target
 	@tools/setup
 	@$(BIN)/python -m tests.bench.standing $(ARGS)
@@ -171,6 +175,11 @@ bench-stop: ## From the order to stop to the last call, at 500 events/s and over
 bench-model: ## A model's turn outside its provider: CPU of engine, worker, tools, for each wire (5 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.model_turn $(ARGS)
+
+delegation-trees: ## Random trees of delegation against a plain model: 10,000 run by a fleet (about an hour), 10,000 put to the policy (10 min); goes on where it was ended
+	@tools/setup
+	@$(BIN)/python -m tests.delegation_trees build/delegation-trees --trees 10000 --decisions $(ARGS)
+	@$(BIN)/python -m tests.delegation_trees build/delegation-trees --trees 10000 $(ARGS)
 
 long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of a turn early and late (3 min)
 	@tools/setup

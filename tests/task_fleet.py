@@ -28,7 +28,7 @@ SERVED: Mapping[str, tuple[Provider, str]] = {
     "anthropic": ("anthropic", "claude-opus-5-5"),
     "openai": ("openai", "gpt-5.5"),
 }
-_BUDGETS = """\
+BUDGETS = """\
 fleet:
   actions: {hour: 1000000, day: 10000000}
   model_calls: {hour: 1000000, day: 1000000}
@@ -66,7 +66,7 @@ def task_fleet(
     assert few in limits
     limits = limits.replace(few, "{minute: 60000, hour: 60000, day: 60000}")
     policies = {
-        "limits/data.yaml": limits, "grants/data.yaml": grants, "budgets/data.yaml": _BUDGETS,
+        "limits/data.yaml": limits, "grants/data.yaml": grants, "budgets/data.yaml": BUDGETS,
         **(extra or {}),
     }  # fmt: skip
     done = f"version: 1\nconditions:\n  - {{name: greeted, action: {tool}, at_least: {most}}}\n"

@@ -15,6 +15,7 @@ permitted if {
 	data.vedette.secrecy.ok
 	data.vedette.limits.ok
 	data.vedette.done.ok
+	data.vedette.delegation.ok
 	data.vedette.holds.ok
 	data.vedette.denies.ok
 }
@@ -27,6 +28,7 @@ admissible if {
 	data.vedette.secrecy.ok
 	data.vedette.limits.holdable
 	data.vedette.done.ok
+	data.vedette.delegation.ok
 	data.vedette.denies.ok
 }
 
@@ -87,6 +89,7 @@ denials := [
 	{reason | observing; reason := "mode.observe"},
 	data.vedette.denies.deny,
 	data.vedette.grant.reasons,
+	data.vedette.delegation.reasons,
 	data.vedette.limits.reasons,
 	data.vedette.done.reasons,
 	data.vedette.origins.reasons,

@@ -333,3 +333,36 @@ test_no_person_ends_a_task_with_an_unmet_condition if {
 	agreed := under(working, approved(replaced(ending(false), "/context/confidence", 0)))
 	agreed.outcome == "deny"
 }
+
+# What an agent above may not do, and what it would need a person for.
+below(cover, room) := json.patch(testdata.question, [{"op": "add", "path": "/context/delegation", "value": {
+	"ancestors": [{"agent": "clerk", "cover": cover, "requested_mode": "act"}],
+	"room": room,
+}}])
+
+test_child_may_what_the_agent_above_may if {
+	answer := under(testdata.policy, below("act", true))
+	answer.outcome == "permit"
+}
+
+test_child_needs_a_person_where_the_agent_above_does if {
+	asked := under(testdata.policy, below("ask", true))
+	asked.outcome == "hold"
+	asked.rule == "delegation.ask"
+	answered := under(testdata.policy, approved(below("ask", true)))
+	answered.outcome == "permit"
+}
+
+test_child_may_nothing_that_the_agent_above_may_not if {
+	denied := under(testdata.policy, approved(below("none", true)))
+	denied.outcome == "deny"
+	denied.rule == "delegation.cover"
+	unsure := under(testdata.policy, replaced(below("none", true), "/context/confidence", 0))
+	unsure.outcome == "deny"
+}
+
+test_child_may_nothing_beyond_what_was_set_aside if {
+	answer := under(testdata.policy, approved(below("act", false)))
+	answer.outcome == "deny"
+	answer.rule == "delegation.budget"
+}

@@ -34,6 +34,9 @@ low_impact if data.vedette.grant.impact == "low"
 # Observe is decided in the gateway; here it counts as what it would be.
 unasked if data.vedette.grant.mode in {"act", "observe"}
 
+# No agent above it would need a person for it.
+unasked_above if data.vedette.delegation.unasked
+
 # Every argument has a value that the grant names, where it names some.
 unlimited if data.vedette.grant.unlimited
 
@@ -48,6 +51,11 @@ stops contains "stopped" if {
 asks contains "mode.ask" if {
 	doing
 	not unasked
+}
+
+asks contains "delegation.ask" if {
+	doing
+	not unasked_above
 }
 
 asks contains "impact.high" if {
@@ -86,6 +94,7 @@ ok if {
 else if {
 	running
 	unasked
+	unasked_above
 	low_impact
 	sure
 	unlimited

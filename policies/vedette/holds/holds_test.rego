@@ -184,3 +184,16 @@ test_an_approval_answers_what_asks_and_not_what_stops if {
 		with data.limits as sure
 		with data.sinks as none
 }
+
+test_what_an_agent_above_needs_a_person_for_asks if {
+	asked := json.patch(question, [{
+		"op": "add",
+		"path": "/context/delegation",
+		"value": {"ancestors": [{"agent": "watch", "cover": "ask", "requested_mode": "act"}], "room": true},
+	}])
+	holds.asks == {"delegation.ask"} with input as asked with data.grants as given with data.limits as sure
+		with data.sinks as none
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
+		with data.vedette.holds.asks as set()
+}

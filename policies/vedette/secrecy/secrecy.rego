@@ -130,6 +130,9 @@ place contains found if {
 # The engine keeps the labels of its own rows.
 kept if input.action.settles == "transactional"
 
+# … and those of what one agent asks another: the task that it makes is as secret as they are.
+kept if input.action.tool == "agent.ask"
+
 # The labels that do not cover where this goes.
 open contains readers if {
 	some readers in labels

@@ -102,6 +102,11 @@ test_rows_of_the_fleet_keep_their_labels if {
 	proven(asked)
 }
 
+test_what_is_asked_of_an_agent_keeps_its_labels if {
+	asked := json.patch(sending("x", {"/text": []}), [{"op": "replace", "path": "/action/tool", "value": "agent.ask"}])
+	proven(asked)
+}
+
 test_without_readers_nothing_is_proven if {
 	cut := json.remove(sending("ada@quay.example", {}), ["action/readers"])
 	secrecy.reasons == {"secrecy.shape"} with input as cut with data.sinks as sinks

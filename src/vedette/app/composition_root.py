@@ -251,6 +251,7 @@ async def _open_app(
     intake = EventIntake(
         services, dispatcher, max_event_bytes=settings.max_event_bytes, secrecy=settings.secrecy
     )
+    services.accept_child = intake.accept_child
     commands = await _commands(settings, services, store, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
     missing = dict(waiting.missing)

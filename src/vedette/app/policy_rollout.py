@@ -102,7 +102,8 @@ async def open_rollout(
             for agent in lessons.adopt(prepared.pop(), live.number):
                 judges: Any = services.reasoners["judge"]
                 judges.renew(agent)
-        services.registry, services.budgets = read_engine_data(store, live.digest)
+        found = read_engine_data(store, live.digest)
+        services.registry, services.budgets, services.grants = found
         pause_unbounded_agents(services)
         services.metrics.gauge("policy_revision", live.number)
         services.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
@@ -218,13 +219,16 @@ def collect_loosening_evidence(
     return find_looser_decisions(live, other, requests)
 
 
-def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
-    """Return what a bundle's data give the engine: the registry and the budgets."""
+def read_engine_data(
+    store: Store, digest: str
+) -> tuple[dict[str, Any], BudgetPolicy, dict[str, Any]]:
+    """Return what a bundle's data give the engine: the registry, the budgets and the grants."""
     from vedette.policy.bundle_data import mount
 
     data = mount(store.policy.bundle_files(digest) or {})
-    found = data.get("registry")
-    return found if isinstance(found, dict) else {}, parse_budgets(data.get("budgets"))
+    found = {name: data.get(name) for name in ("registry", "grants")}
+    registry, grants = (one if isinstance(one, dict) else {} for one in found.values())
+    return registry, parse_budgets(data.get("budgets")), grants
 
 
 def read_bundle_budgets(

@@ -76,7 +76,7 @@ _POLL_S = 0.01
 # What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
 _FIXED_FIELDS = {
     "reasoner": "reasoner", "last_reasoner": "reasoner", "order_by": "order_by",
-    "collection": "collection", "schedules": "schedules",
+    "session": "session", "collection": "collection", "schedules": "schedules",
 }  # fmt: skip
 
 

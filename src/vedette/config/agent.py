@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -37,7 +38,7 @@ from vedette.config.shape import check_document
 from vedette.config.tool_table import tool_problems
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
-from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, WorkPlan
+from vedette.domain.agent import Agent, MemoryScope, ResourceLimits, Subscription, WorkPlan
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.canonical import canonicalize, normalize_json, normalize_numbers
 from vedette.domain.base.clock import duration_us
@@ -46,10 +47,11 @@ from vedette.domain.budget import Budget
 from vedette.domain.done_condition import DoneCondition
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
+from vedette.domain.origin import split_pointer
 from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 # Of an agent that names a model and says nothing else: turns to act in, and one to say it is done.
 _MODEL_TURNS = 4
@@ -111,6 +113,7 @@ def read_agent(
     engine_tools = {
         **(ARTEFACT_TOOLS if shape.artefacts else {}),
         **(WORK_TOOLS if shape.work is not None else {}),
+        **(ASK_TOOLS if shape.work is not None and shape.work.asks else {}),
     }
     known = {**own, **engine_tools}
     problems += eval_problems(folder, relative_path, known)
@@ -118,6 +121,7 @@ def read_agent(
     problems += found
     conditions, found = done_conditions(folder, relative_path, shape)
     problems += found
+    problems += _session_problems(shape, document, subscriptions)
     if any(not problem.warning for problem in problems):
         return None, problems
     reasoners = read_reasoners(shape)
@@ -129,7 +133,7 @@ def read_agent(
         release=release,
         folder=str(folder.resolve()),
         instruction=instruction,
-        charter=shape.charter,
+        charter=_full_charter(shape),
         subscriptions=subscriptions,
         schedules=schedules,
         tools={
@@ -163,6 +167,7 @@ def read_agent(
         confidence=read_confidence_plan(shape),
         artefacts=shape.artefacts,
         work=_work_plan(shape, conditions),
+        session=() if shape.session is None else split_pointer(shape.session)[1:],
     )
     return agent, problems
 
@@ -172,7 +177,40 @@ def _work_plan(shape: AgentFile, conditions: tuple[DoneCondition, ...]) -> WorkP
     if work is None:
         return None
     deadline_us = duration_us(work.deadline)
-    return WorkPlan(work.max_turns, work.no_progress, deadline_us, conditions)
+    return WorkPlan(
+        work.max_turns,
+        work.no_progress,
+        deadline_us,
+        conditions,
+        tuple(work.waits_for),
+        tuple(work.asks),
+    )
+
+
+def _session_problems(
+    shape: AgentFile, document: Document, subscriptions: Sequence[Subscription]
+) -> list[Problem]:
+    """Only a task that is open can take in another event, and its key says which."""
+    if shape.session is None:
+        return []
+    problems = []
+    if shape.work is None or not all(one.goal for one in subscriptions):
+        what = "an event can only join a task that is open"
+        mend = "add work: {} and give each trigger a goal:"
+        problems.append(document.problem(("session",), what, mend))
+    if "order_by" in shape.model_fields_set:
+        what = "session says what the key is, and so does order_by"
+        problems.append(document.problem(("order_by",), what, "leave one of them out"))
+    return problems
+
+
+def _full_charter(shape: AgentFile) -> dict[str, Any]:
+    """Return the charter, with the agents that this one may ask, and the types of events that it
+    may wait for: a value of it is what a sink takes.
+    """
+    work = shape.work
+    listed = {} if work is None else {"asks": work.asks, "waits_for": work.waits_for}
+    return {**shape.charter, **{name: values for name, values in listed.items() if values}}
 
 
 def _routes(shape: AgentFile, context: FleetContext) -> list[ModelPlan]:
@@ -250,6 +288,18 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
         except ValueError as error:
             mend = "use ASCII keys, text, numbers, lists and mappings"
             problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
+    if shape.work is not None and shape.work.asks and "asks" in shape.charter:
+        what = "work: asks: stands in the charter under this name"
+        problems.append(document.problem(("charter", "asks"), what, "name it otherwise"))
+    listed = [] if shape.work is None else shape.work.waits_for
+    if listed and "waits_for" in shape.charter:
+        what = "work: waits_for: stands in the charter under this name"
+        problems.append(document.problem(("charter", "waits_for"), what, "name it otherwise"))
+    for at, type in enumerate(listed):
+        if type.startswith("vedette.") or any(char in type for char in "*?["):
+            what = f"{type!r} is no type that a task may wait for"
+            mend = "name one type of events from outside, without a pattern"
+            problems.append(document.problem(("work", "waits_for", at), what, mend))
     return problems
 
 

@@ -286,6 +286,16 @@ class WorkFile(Shape):
         "effect done",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
+    waits_for: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the types of events that its tasks may wait for with task.wait; they stand in "
+        "the charter as waits_for, too",
+    )
+    asks: list[NonBlankText] = Field(
+        default_factory=list,
+        description="the agents that its tasks may ask with agent.ask; they stand in the charter "
+        "as asks, too",
+    )
 
 
 # What policy is told of every tool, so that no plugin can have the name.
@@ -341,6 +351,12 @@ class AgentFile(Shape):
     )
     work: WorkFile | None = Field(
         default=None, description="the agent takes tasks, within these bounds; {} for the usual"
+    )
+    session: str | None = Field(
+        default=None,
+        description="events with the same value there, as /event/data/thread, go to the same task "
+        "while it is open; the value is the key, in the place of order_by",
+        pattern=r"^/event/(data/.+|subject|source)$",
     )
     budget: BudgetFile = Field(default_factory=BudgetFile)
     ceilings: CeilingsFile = Field(default_factory=CeilingsFile)

@@ -13,7 +13,7 @@ from vedette.domain.done_condition import (
     RowValue,
     read_conditions,
 )
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 
 def done_conditions(
@@ -50,8 +50,9 @@ def _reach_problems(
     """Say which conditions this agent can never meet."""
     problems = []
     names = [tool.name for tool in shape.tools]
+    known = {*names, *WORK_TOOLS, *ASK_TOOLS}
     for at, condition in enumerate(conditions):
-        if isinstance(condition, ActionDone) and condition.tool not in {*names, *WORK_TOOLS}:
+        if isinstance(condition, ActionDone) and condition.tool not in known:
             what = f"{condition.tool!r} is not a tool of this agent"
             mend = did_you_mean(condition.tool, names)
             problems.append(document.problem(("conditions", at, "action"), what, mend))

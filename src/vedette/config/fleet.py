@@ -81,6 +81,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetConte
             agents[agent.name] = agent
     problems += _collection_problems(root, agents)
     names = {folder.name for folder in folders}
+    problems += _asks_problems(root, agents, names)
     problems += _reader_problems(root, settings.memory, banks, names)
     problems += _served_problems(settings, agents, names)
     return agents, banks, sort_problems(problems)
@@ -135,6 +136,31 @@ def _collection_problems(root: Path, agents: Mapping[str, Agent]) -> list[Proble
         what = f"{collection!r} is the collection of {owners[collection]}: two would write its rows"
         mend = f"name another one, here and in the rows that its tools write: {agent.name}"
         problems.append(document.problem(("collection",), what, mend))
+    return problems
+
+
+def _asks_problems(root: Path, agents: Mapping[str, Agent], names: set[str]) -> list[Problem]:
+    """Who is asked must be there and take tasks; what its own folder lacks is said of that."""
+    problems = []
+    for agent in agents.values():
+        asks = () if agent.work is None else agent.work.asks
+        for at, name in enumerate(asks):
+            asked = agents.get(name)
+            if name == agent.name:
+                what, mend = f"{name!r} would ask itself", "remove it: its own items do that"
+            elif name not in names:
+                what = f"{name!r} is no agent of this fleet"
+                mend = did_you_mean(name, sorted(names - {agent.name}))
+            elif asked is not None and asked.work is None:
+                what, mend = f"{name!r} takes no tasks", f"add work: {{}} to {name}/agent.yaml"
+            elif name in asks[:at]:
+                what, mend = f"{name!r} is named twice", "keep one"
+            else:
+                continue
+            folder = Path(agent.folder)
+            relative_path = f"{_relative_path(root, folder)}/agent.yaml"
+            document, _ = read_yaml(folder / "agent.yaml", relative_path)
+            problems.append(document.problem(("work", "asks", at), what, mend))
     return problems
 
 

@@ -14,7 +14,7 @@ from vedette.domain.argument_schema import ArgumentSchema
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.ports.plugin import TOOLS, TableProblem
 from vedette.domain.schema_check import find_schema_problems
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ENGINE_TOOLS
 
 
 def tool_problems(
@@ -32,7 +32,7 @@ def tool_problems(
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
-        if tool.name in ARTEFACT_TOOLS or tool.name in WORK_TOOLS:
+        if tool.name in ENGINE_TOOLS:
             what = f"{tool.name!r} is a tool of the engine's own"
             key = "artefacts: true" if tool.name in ARTEFACT_TOOLS else "work:"
             mend = f"choose another name, or remove it: an agent with {key} has it"

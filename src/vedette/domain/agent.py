@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.canonical import canonicalize, normalize_json, sha256_hex
+from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.budget import Budget
 from vedette.domain.done_condition import DoneCondition
 from vedette.domain.event import CALL_TYPE, DATA, TASK_TYPE, TICK_TYPE, UNDO_TYPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
+from vedette.domain.origin import resolve_path
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.readers import Labels, Readers, meet_labels
 from vedette.domain.tool import Tool
@@ -31,6 +33,7 @@ UNDO_TRIGGER = "undo"
 # … and what a run that is a person's task was.
 TASK_TRIGGER = "task"
 # Events that are one agent's own: whom they wake is not a matter of type, source and subject.
+_MAX_SESSION = 200  # characters of a value that is a key as it is
 _OWN_TYPES = frozenset({TICK_TYPE, UNDO_TYPE, CALL_TYPE, TASK_TYPE})
 
 
@@ -142,13 +145,16 @@ class WorkPlan(Struct, frozen=True):
     """The bounds of an agent's tasks: turns, turns in a row without progress, time from the event.
 
     At one of them a task waits for a person. `conditions` are those of done.yaml, for tasks that
-    come with none of their own.
+    come with none of their own. `waits_for` are the types of events that they may wait for, `asks`
+    the agents that they may ask.
     """
 
     max_turns: int = 1000
     no_progress: int = 10
     deadline_us: int = 14 * 86_400_000_000
     conditions: tuple[DoneCondition, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
 
 
 class Agent(Struct, frozen=True):
@@ -162,7 +168,8 @@ class Agent(Struct, frozen=True):
     a run's first turn, and `last_reasoner` those of what it defers. With `artefacts` what is large
     in its outcomes is told by reference, and read by a tool (`vedette.domain.artefact`). An agent
     that takes tasks has a plan for its `work`, and the engine's tools (`vedette.domain.work_tools`)
-    among its own.
+    among its own. With a `session` (the path below an event) events with the same value there go to
+    the same run while it is open (`vedette.engine.sessions`).
     """
 
     name: str
@@ -192,6 +199,7 @@ class Agent(Struct, frozen=True):
     confidence: ConfidencePlan = field(default_factory=ConfidencePlan)
     artefacts: bool = False
     work: WorkPlan | None = None
+    session: tuple[str, ...] = ()
 
     @property
     def has_judge(self) -> bool:
@@ -215,7 +223,24 @@ class Agent(Struct, frozen=True):
             return str(event.data.get("key") or "")
         if event.type == TASK_TYPE:
             return event.id  # each is one of its own
+        if self.session:
+            return self.session_of(event) or event.id
         return getattr(event, self.order_by) or ""
+
+    def session_of(self, event: Event) -> str | None:
+        """Return which session an event belongs to: the value there as text; None for none.
+
+        A value that is long, or no text or number, stands for itself by its digest.
+        """
+        if not self.session or event.type in _OWN_TYPES:
+            return None
+        try:
+            value = normalize_json(resolve_path(event.root(), self.session))
+        except BadProposal:
+            return None
+        text = value if isinstance(value, str) else canonicalize(value).decode()
+        short = len(text) <= _MAX_SESSION and "\0" not in text and text
+        return text if short else sha256_hex(canonicalize(value))
 
     def trigger_of(self, event: Event) -> str:
         """Return the name of the trigger that an event of this agent's wakes it by.

@@ -18,6 +18,13 @@ from msgspec.structs import replace
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.errors import Unavailable
+from vedette.domain.delegation import (
+    ASK_RULE,
+    BUDGET_RULE,
+    COVER_RULE,
+    UNKNOWN_RULE,
+    DelegationState,
+)
 from vedette.domain.done_condition import PERSON_ASKED, TaskState
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
@@ -178,6 +185,7 @@ class DecisionContext(Struct, frozen=True):
     trigger: str | None = None
     artefact: str = ""
     task: TaskState | None = None
+    delegation: DelegationState | None = None
 
 
 _RequestShape = Mapping[str, Mapping[str, type]]
@@ -216,10 +224,12 @@ _SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SC
 _REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 # Fields that a request may have beside those of its shape.
 _OPTIONAL: Mapping[str, Mapping[str, type]] = {
-    "/context": {"artefact": str, "asks": str, "task": dict}
+    "/context": {"artefact": str, "asks": str, "delegation": dict, "task": dict}
 }
 _TASK = {"conditions": list, "person": bool}
 _CONDITION = {"name": str, "held": bool, "why": str}
+_DELEGATION = {"ancestors": list, "room": bool}
+_ANCESTOR = {"agent": str, "cover": str, "requested_mode": str}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
@@ -252,7 +262,12 @@ def _define_request() -> type[Struct]:
     fields = {name: define(name.title(), part) for name, part in parts.items()}
     conditions = GenericAlias(list, define("Condition", _CONDITION))
     task = define("Task", {**_TASK, "conditions": conditions})
-    optional = [("artefact", str, ""), ("asks", str, ""), ("task", task | UnsetType, UNSET)]
+    ancestors = GenericAlias(list, define("Ancestor", _ANCESTOR))
+    delegation = define("Delegation", {**_DELEGATION, "ancestors": ancestors})
+    optional = [
+        ("artefact", str, ""), ("asks", str, ""), ("task", task | UnsetType, UNSET),
+        ("delegation", delegation | UnsetType, UNSET),
+    ]  # fmt: skip
     fields["context"] = defstruct(
         "Context", [*context.items(), *optional], forbid_unknown_fields=True
     )
@@ -300,6 +315,11 @@ def _find_fault(request: Mapping[str, Any]) -> str | None:
         wrong = wrong or _check_fields(task, _TASK, "/context/task")
         for condition in () if wrong else task["conditions"]:
             wrong = wrong or _check_fields(condition, _CONDITION, "/context/task/conditions")
+    if "delegation" in context:
+        delegation = context["delegation"]
+        wrong = wrong or _check_fields(delegation, _DELEGATION, "/context/delegation")
+        for ancestor in () if wrong else delegation["ancestors"]:
+            wrong = wrong or _check_fields(ancestor, _ANCESTOR, "/context/delegation/ancestors")
     for pointer, origin in request["action"]["origins"].items():
         if origin not in _ORIGINS:
             wrong = wrong or f"/action/origins{pointer} is not an origin"
@@ -478,7 +498,8 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
 
     What a person is to decide is held, if the engine would permit it (`ask_person`); what reads an
     artefact that is not the run's is denied (`deny_other_artefact`), and so is what ends a task
-    while a done condition is unmet (`deny_unmet`).
+    while a done condition is unmet (`deny_unmet`), and what an agent above may not do
+    (`deny_uncovered`).
     """
     decide_json = getattr(engine, "decide_json", None)
     try:
@@ -490,7 +511,9 @@ def evaluate_request(engine: Decider, raw: bytes) -> Decision:
             decision = deny_other_artefact(decision, raw)
         if b'"task":' in raw:
             decision = deny_unmet(decision, raw)
-        asks = b'"asks":' in raw or b'"task":' in raw
+        if b'"delegation":' in raw:
+            decision = deny_uncovered(decision, raw)
+        asks = b'"asks":' in raw or b'"task":' in raw or b'"delegation":' in raw
         return ask_person(decision, raw) if asks else decision
     except Exception as error:
         return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
@@ -526,6 +549,33 @@ def deny_unmet(decision: Decision, raw: bytes) -> Decision:
     return replace(denial, would=None if decision.would is None else "deny")
 
 
+def deny_uncovered(decision: Decision, raw: bytes) -> Decision:
+    """Return a policy engine's Decision, a deny if an agent above may not do it, or if the part of
+    a budget that was set aside has no room.
+
+    The engine's own rule and no bundle's, as `ask_person`: a bundle can only refuse more.
+    """
+    delegation = (orjson.loads(raw).get("context") or {}).get("delegation")
+    if delegation is None:
+        return decision
+    ancestors = delegation["ancestors"]
+    bare = [one["agent"] for one in ancestors if one["cover"] not in ("act", "ask")]
+    reasons = [f"{COVER_RULE}:{agent}" for agent in bare]
+    reasons += [] if delegation["room"] is True else [BUDGET_RULE]
+    reasons += [] if ancestors else [UNKNOWN_RULE]
+    if not reasons:
+        return decision
+    if decision.outcome == "deny":
+        return replace(decision, would="deny") if decision.would is not None else decision
+    denial = build_denial(reasons[0].partition(":")[0], *decision.reasons, *reasons)
+    return replace(denial, would=None if decision.would is None else "deny")
+
+
+def _needs_person(delegation: Mapping[str, Any] | None) -> bool:
+    """Say whether an agent above would need a person for an action."""
+    return delegation is not None and any(one["cover"] != "act" for one in delegation["ancestors"])
+
+
 def ask_person(decision: Decision, raw: bytes) -> Decision:
     """Return a policy engine's Decision, a hold where it permits what a person is to decide.
 
@@ -537,7 +587,8 @@ def ask_person(decision: Decision, raw: bytes) -> Decision:
     context, action = request.get("context") or {}, request.get("action") or {}
     # A finish asks whoever is a condition of its task today, too, whatever it was bound with.
     is_condition = (context.get("task") or {}).get("person") is True
-    reason = context.get("asks") or (PERSON_ASKED if is_condition else None)
+    above = ASK_RULE if _needs_person(context.get("delegation")) else None
+    reason = context.get("asks") or (PERSON_ASKED if is_condition else above)
     if not reason or any(
         one["action_digest"] == action["digest"] and one["by"] and one["until"] > request["now"]
         for one in context["approvals"]

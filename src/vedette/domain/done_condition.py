@@ -35,6 +35,8 @@ _ITEM_STATES = ("closed", "done")
 PERSON_ASKED = "task.person"
 # Not written by anybody: no other action of the run is open when its finish is decided.
 ACTIONS_OVER = "actions_over"
+# … and a turn was told of every event that joined the run.
+SESSION_READ = "session_read"
 # A fault of what is written: where in it, what is wrong, the mend.
 Fault: TypeAlias = tuple[tuple[str | int, ...], str, str]
 
@@ -234,8 +236,8 @@ def _find_faults(value: Any) -> Iterator[Fault]:
     name = value.get("name")
     if not _is_word(name):
         yield ("name",), "a condition has a name of a-z, 0-9 and _", "add name:"
-    if name == ACTIONS_OVER:
-        yield ("name",), f"{ACTIONS_OVER} is the engine's own condition", "give it another"
+    if name in (ACTIONS_OVER, SESSION_READ):
+        yield ("name",), f"{name} is the engine's own condition", "give it another"
     kinds = [kind for kind in _KINDS if kind in value]
     if len(kinds) != 1:
         what = f"has {' and '.join(kinds)}" if kinds else "says nothing that is to hold"

@@ -37,6 +37,8 @@ KINDS = frozenset(
         "action.decided",  # body: the exact question and the decision
         "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
+        "event.joined",  # an event (cause) of its session, which this run takes in
+        "event.matched",  # an event (cause) was accepted that an action waits for
         "effect.started",  # a call begins that takes `timeout` (microseconds) at most
         "effect.done",  # body: outcome
         "effect.failed",
@@ -61,6 +63,9 @@ KINDS = frozenset(
         # though its model answered.
         "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
+        # A part of its agent's budget was set aside for the run that an action asks, by unit …
+        "budget.escrowed",
+        "budget.returned",  # … and what that did not spend came back
         "task.drift",  # a hand-off broke a rule of its check; the engine's is told; body: text
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
@@ -93,6 +98,8 @@ KINDS = frozenset(
     }
 )
 
+# An event that an awaited action waits for was accepted: its entry is the cause.
+MATCHED_KIND = "event.matched"
 # What a hold is answered: by a person, or by nobody in time.
 HOLD_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 
@@ -112,6 +119,7 @@ FIELDS = frozenset(
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
         "timeout", "checkpoint", "model_call", "route", "share_milli", "items", "items_done",
+        "joined",
     }
 )  # fmt: skip
 

@@ -56,6 +56,8 @@ READERS = "vedettereaders"
 # sets and vouches for them.
 PRINCIPAL = "vedetteprincipal"
 REASON = "vedettereason"
+# … and of a task that an agent gives another: the run that asked.
+PARENT = "vedetteparent"
 
 
 class Event(Struct, frozen=True):
@@ -93,12 +95,19 @@ class Event(Struct, frozen=True):
 
     @property
     def is_task(self) -> bool:
-        """Say whether this is a person's order of a task, as the engine alone makes it."""
-        return self.type == TASK_TYPE and DATA in self.vouched
+        """Say whether this is a task that a person or an agent gives, as the engine makes it."""
+        return self.type == TASK_TYPE and (DATA in self.vouched or PARENT in self.vouched)
+
+    @property
+    def is_delegated(self) -> bool:
+        """Say whether an agent gives this task: of its payload no person vouches for anything."""
+        return self.type == TASK_TYPE and PARENT in self.vouched
 
     @property
     def cause(self) -> int | None:
         """Return the ledger entry that the event follows from, where the engine made it of one."""
+        if self.is_delegated:
+            return int(self.data["delegation"]["cause"])
         return int(self.data["cause"]) if self.is_undo else None
 
     def root(self) -> dict[str, Any]:

@@ -65,7 +65,8 @@ class Roots(Struct, frozen=True):
     label is trusted, never the text. `trusted_outcomes` are the
     numbers of outcomes whose tool is declared to answer trusted data. `known` is what
     `known_values` says, where the caller knows it already. `labels` says who may read what stands
-    at which root; None where nothing of the run is secret.
+    at which root; None where nothing of the run is secret. `session` are the events that joined
+    the run, each with what its source vouches for.
     """
 
     event: Mapping[str, Any]
@@ -79,6 +80,8 @@ class Roots(Struct, frozen=True):
     row: Mapping[str, Any]
     known: KnownValues | None = None
     labels: Labels | None = None
+    session: Sequence[Mapping[str, Any]] = ()
+    session_vouched: Sequence[frozenset[str]] = ()
 
 
 def split_pointer(pointer: str) -> tuple[str, ...]:
@@ -118,10 +121,10 @@ def _parse(pointer: str) -> Reference:
     root, *path = split_pointer(pointer)
     if not path:
         raise BadProposal(f"reference {pointer!r} names a whole root", mend="point into it")
-    if root not in ("event", "charter", "registry", "memory", "outcome", "row"):
+    if root not in ("event", "charter", "registry", "memory", "outcome", "row", "session"):
         raise BadProposal(
             f"reference {pointer!r} has no root {root!r}",
-            mend="use /event, /charter, /registry, /memory, /outcome or /row",
+            mend="use /event, /charter, /registry, /memory, /outcome, /session or /row",
         )
     # Escaped, or a key with a slash in it would pass for a place below another.
     return Reference(root, tuple(path), "/".join(map(escape_pointer, path)))
@@ -172,6 +175,9 @@ def _root_origin(reference: Reference, roots: Roots) -> Origin:
         return "trusted" if path[0] in vouched or reference.place in vouched else "untrusted"
     if root in ("charter", "registry"):
         return "trusted"
+    if root == "session":
+        vouched, place = roots.session_vouched[int(path[0])], reference.place.partition("/")[2]
+        return "trusted" if vouched & {place, *path[1:2]} else "untrusted"
     if root == "memory":
         # Whoever reviewed it vouches for the label; the text may quote anybody.
         reviewed = path[0] in roots.trusted_memories and path[1:] == ("label",)

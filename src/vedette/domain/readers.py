@@ -89,11 +89,15 @@ def event_readers(rules: Sequence[ReaderRule], source: str, type: str, readers: 
     return readers
 
 
+# Roots of whose parts each has a label of its own.
+_NUMBERED = ("memory", "outcome", "session")
+
+
 class Labels(Struct, frozen=True):
     """The labels of one run: who may read what it has before it.
 
     `run` is the label of all that it has read, and so of what it gives bare. `places` has that of
-    a root by its path: `event`, `row`, `memory/ID`, `outcome/0`; what is not there is public.
+    a root by its path: `event`, `row`, `memory/ID`, `outcome/0`, `session/0`; all else is public.
     """
 
     run: Readers
@@ -102,7 +106,7 @@ class Labels(Struct, frozen=True):
     def readers_at(self, path: Sequence[str]) -> Readers:
         """Return who may read what stands at a path below the roots."""
         root = path[0]
-        return self.places.get(f"{root}/{path[1]}" if root in ("memory", "outcome") else root)
+        return self.places.get(f"{root}/{path[1]}" if root in _NUMBERED else root)
 
 
 def argument_readers(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:

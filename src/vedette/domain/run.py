@@ -3,7 +3,7 @@ what the store answers to one.
 
 ready --lease--> (handled) --+--> done
   ^                          +--> dead      (dead letter, with its reason; a person may redrive it)
-  |                          +--> waiting   (approval, time, budget, target, resume)
+  |                          +--> waiting   (approval, time, budget, target, resume, event, child)
   +--------- wake -----------------+
 """
 
@@ -26,6 +26,8 @@ from vedette.domain.hold import HoldState
 from vedette.domain.memory import Candidate
 
 RunState = Literal["ready", "waiting", "done", "dead"]
+# What an action waits for that has begun and whose outcome comes later.
+AWAITED = frozenset({"time", "event", "child"})
 
 
 def run_id(source: str, event_id: str, agent: str) -> str:
@@ -115,6 +117,11 @@ class ActionRow(Struct):
             return self.effect in FINAL_STATES
         return self.decided == "deny"
 
+    @property
+    def is_awaited(self) -> bool:
+        """Say whether it has begun and its outcome comes later (`engine.async_completion`)."""
+        return self.effect == "started" and self.waits in AWAITED
+
     def copy(self) -> ActionRow:
         """Return a row of its own that says the same."""
         return copy(self)
@@ -124,6 +131,17 @@ class ActionRow(Struct):
         return (
             self.effect in OPEN_STATES and self.not_before_us <= now_us and self.waits != "approval"
         )
+
+
+class RunWake(Struct, frozen=True):
+    """Another run that a step makes due.
+
+    Only if an action of it is awaited; whoever has it finds that it was moved on. With a `draft`
+    that entry is written into it, awaited or not, and it must be open, or the step is refused.
+    """
+
+    run: str
+    draft: Draft | None = None
 
 
 class Step(Struct):
@@ -168,8 +186,15 @@ class Step(Struct):
     shortfall: Mapping[str, int] = field(default_factory=dict)
     # What is given back: unit, when it was spent, amount.
     refunds: list[tuple[str, int, int]] = field(default_factory=list)
+    # What is set aside for a child's run, and what of such is given back, in the same forms: of the
+    # agent's budget alone, as what the child spends counts for the fleet.
+    escrow: Mapping[str, int] = field(default_factory=dict)
+    returned: Sequence[tuple[str, int, int]] = ()
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
+    wakes: Sequence[RunWake] = ()
+    # Rows of the engine's own, of collections that no agent has (`vedette:…`).
+    own_rows: Sequence[RowWrite] = ()
 
     @classmethod
     def following(cls, run: Run, epoch: int, **moves: Any) -> Step:
@@ -193,6 +218,7 @@ class CommitStatus(Enum):
     FENCED_STOP = "fenced: stop"
     FENCED_ORDER = "fenced: order"
     FENCED_EARLIER = "fenced: an earlier event waits"
+    FENCED_RUN = "fenced: the run to be woken has ended"
     STATE_ERASED = "behind a state whose events are gone"
     OVER_BUDGET = "over budget"
     BUDGET_AVAILABLE = "room"

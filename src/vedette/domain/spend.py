@@ -134,11 +134,15 @@ class SpendCache:
 
     def find_shortage(
         self, agent: str, caps: Iterable[BudgetCap], spend: Mapping[str, int], refunds: Refunds,
-        now_us: int,
+        now_us: int, escrow: Mapping[str, int] | None = None,
     ) -> Shortage | None:  # fmt: skip
-        """Return the first limit that has no room for `spend`; None if all have."""
+        """Return the first limit that has no room for `spend`, and for `escrow` where it is the
+        agent's; None if all have.
+        """
         for cap in caps:
             amount = spend.get(cap.unit, 0)
+            if escrow and cap.scope == "agent":
+                amount += escrow.get(cap.unit, 0)
             if amount <= 0:
                 continue
             total = cap.used
@@ -173,6 +177,15 @@ class SpendCache:
         for unit, amount in spend.items():
             for name in (agent, FLEET):
                 self._mark_changed(name, unit).add(now_us, amount)
+
+    def set_aside(
+        self, agent: str, escrow: Mapping[str, int], returned: Refunds, now_us: int
+    ) -> None:
+        """Count what a step sets aside of its agent's budget for a child, and what returns."""
+        for unit, spent_us, amount in returned:
+            self._mark_changed(agent, unit).refund(spent_us, amount)
+        for unit, amount in escrow.items():
+            self._mark_changed(agent, unit).add(now_us, amount)
 
     def record_alerts(
         self, agent: str, caps: Iterable[BudgetCap], spend: Mapping[str, int], now_us: int

@@ -1,8 +1,8 @@
 """A Task: a run with a goal, its inputs and its done conditions, as an event or a trigger gives it.
 
-A person's order is an event of the engine's own, from `task_source`. The goal is told word for
-word in every turn. What the done conditions are is of the event or of the agent's release: see
-`vedette.domain.done_condition`.
+An order of a person, or of another agent, is an event of the engine's own, from `task_source`. The
+goal is told word for word in every turn. What the done conditions are is of the event or of the
+agent's release: see `vedette.domain.done_condition`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.domain.agent import Agent, task_source
+from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import iso
+from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
@@ -21,17 +23,22 @@ from vedette.domain.done_condition import (
     write_condition,
 )
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
+from vedette.domain.run import event_run_id
 
 MAX_GOAL = 20_000  # characters
 
 
 class Task(Struct, frozen=True):
-    """A goal, inputs, done conditions, and how long it may take before a person is asked."""
+    """A goal, inputs, done conditions, and how long it may take before a person is asked.
+
+    One that an agent gave has its `delegation`.
+    """
 
     goal: str
     inputs: Mapping[str, Any]
     conditions: tuple[DoneCondition, ...]
     deadline_us: int
+    delegation: Delegation | None = None
 
 
 def read_task(agent: Agent, event: Event) -> Task | None:
@@ -54,6 +61,7 @@ def read_task(agent: Agent, event: Event) -> Task | None:
         data.get("inputs", {}),
         (*given, *own) or NO_CONDITIONS,
         data.get("deadline_us", deadline_us),
+        find_delegation(event),
     )
 
 
@@ -73,12 +81,23 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
     if task is None and agent.work is not None:
         deadline_us = agent.work.deadline_us
-    return Task(recorded["goal"], inputs, conditions, deadline_us)
+    return Task(recorded["goal"], inputs, conditions, deadline_us, find_delegation(event))
 
 
 def record_task(task: Task) -> dict[str, Any]:
     """Return what a run's first turn records of its task, as `find_task` reads it."""
     return {"goal": task.goal, "done": [write_condition(one) for one in task.conditions]}
+
+
+def child_event_id(action: str) -> str:
+    """Return the id of the event by which an action gives another agent a task."""
+    return short_id("task", action)
+
+
+def child_run(fleet: str, agent: str, action: str) -> str:
+    """Return the id of the run that an action gives an agent: a repeat finds the same."""
+    event = short_id("evt", task_source(fleet, agent), child_event_id(action))
+    return event_run_id(event, agent)
 
 
 def task_event(

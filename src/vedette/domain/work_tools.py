@@ -1,8 +1,9 @@
 """Tools that the engine declares for an agent that takes work: to finish a task, to keep its items.
 
 They are ordinary tools, so that policy grants them and the ledger tells of them like all others;
-what performs them is the engine itself (`vedette.engine.context_tools`). They are transactional:
-what comes of them is part of the step.
+what performs them is the engine itself (`vedette.engine.context_tools`). They are transactional,
+what comes of them is part of the step; but for those whose outcome comes later, which the engine
+finds out of what is durable (`vedette.engine.async_completion`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from vedette.domain.artefact import ARTEFACT_TOOLS
-from vedette.domain.tool import Tool
+from vedette.domain.tool import SettlementMode, Tool
 
 # What performs them, in the place of a plugin's name (`ENGINE_PERFORMERS`).
 WORK_PERFORMER = "work"
@@ -20,17 +21,28 @@ ADD_ITEM_TOOL = "item.add"
 CLOSE_ITEM_TOOL = "item.close"
 HAND_OFF_TOOL = "task.hand_off"
 READ_HISTORY_TOOL = "history.read"
+ASK_TOOL = "agent.ask"
+WAIT_TOOL = "task.wait"
 
 
-def _declare(name: str, resource: str, args: Mapping[str, str], description: str) -> Tool:
+def _declare(
+    name: str,
+    resource: str,
+    args: Mapping[str, str],
+    description: str,
+    *,
+    sinks: tuple[str, ...] = (),
+    settles: SettlementMode = "transactional",
+) -> Tool:
     return Tool(
         name=name,
         verb=name.partition(".")[2],
         resource=resource,
         args=args,
-        sinks=(),
-        settles="transactional",
+        sinks=sinks,
+        settles=settles,
         function=WORK_PERFORMER,
+        query=None if settles == "transactional" else WORK_PERFORMER,
         performer=WORK_PERFORMER,
         description=description,
     )
@@ -79,12 +91,52 @@ WORK_TOOLS: Mapping[str, Tool] = MappingProxyType(
                 {"turn_from": "integer", "turn_to": "integer"},
                 "Reads turns of this task that lie before what you are told, in lines.",
             ),
+            _declare(
+                WAIT_TOOL,
+                "task",
+                {
+                    "until": "string?",
+                    "for_s": "integer?",
+                    "event": "string?",
+                    "source": "string?",
+                    "where": "object?",
+                },
+                "Waits, for days if need be, whatever comes first: until an instant (RFC 3339), "
+                "for_s seconds, or for an event of a type that /charter/waits_for lists; source "
+                "and where narrow it, by places of the event and the value that each must have "
+                '({"/data/thread": 7}). You are told what woke it, and the event.',
+                sinks=("/event",),
+                settles="queryable",
+            ),
+        )
+    }
+)
+
+# … and of one whose agent.yaml says whom it may ask.
+ASK_TOOLS: Mapping[str, Tool] = MappingProxyType(
+    {
+        ASK_TOOL: _declare(
+            ASK_TOOL,
+            "agent",
+            {
+                "agent": "string",
+                "goal": "string",
+                "inputs": "object?",
+                "budget": "object",
+                "deadline_s": "integer?",
+            },
+            "Gives one of the agents that /charter/asks lists a task, and waits for it. It may do "
+            "what both of you may. budget is what of yours it may spend at most: actions, "
+            "model_calls, tokens, money_micros; what you leave out is 0. You are told how it "
+            "ended (state), its items, what it says of it (summary), and what it spent.",
+            sinks=("/agent",),
+            settles="queryable",
         )
     }
 )
 
 # All that the engine performs itself. None counts against `actions_per_run`; a permit of one counts
 # against the limits of an hour and a day, and takes a slot of them, as all permits do.
-ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS})
+ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType({**ARTEFACT_TOOLS, **WORK_TOOLS, **ASK_TOOLS})
 # Who performs those, so that no plugin of `vedette.tools` may have such a name.
 ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())

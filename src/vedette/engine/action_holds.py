@@ -8,9 +8,10 @@ in coming: until that is there, or the approval has ended, whatever is decided a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from vedette.domain.budget import ACTIONS, HOUR_US, BudgetCap, Shortage
 from vedette.domain.decision import Approval, Decision
@@ -31,30 +32,73 @@ FIRST_DENIAL_RETRY_US = 1_000_000
 
 
 class ActionSlots(Struct):
-    """The room for actions in a run's step: all there may be, or what `shortage` has left."""
+    """The room for actions in a run's step: all there may be, or what `shortage` has left.
+
+    `escrow` is what its asks set aside for those that they ask, by unit, and `escrow_shortages` are
+    the limits that lately had no room for that. `refused` is what the first had no room for.
+    """
 
     shortage: Shortage | None = None
     count: int = 0
-    refusals: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    escrow: dict[str, int] = field(default_factory=dict)
+    escrow_shortages: Mapping[str, Shortage] = field(default_factory=dict)
 
-    def acquire(self) -> Shortage | None:
-        """Take a place for one more action, or return the limit that has none."""
-        if self.shortage is None or self.count < self.shortage.headroom:
-            self.count += 1
-            return None
-        self.refusals += 1
-        return self.shortage
+    def acquire(self, escrow: Mapping[str, int] | None = None) -> Shortage | None:
+        """Take a place for one more action, or return the limit that has none.
+
+        With an `escrow` there must be room for that, too.
+        """
+        found, places = self.shortage, 1
+        if escrow and found is not None and found.scope == "agent":
+            places += escrow.get(ACTIONS, 0)  # what a child does counts for the fleet as its own
+        if found is not None and self.count + places > found.headroom:
+            self.refused = self.refused or {ACTIONS: places}
+            return found
+        for unit, amount in (escrow or {}).items():
+            found = self.escrow_shortages.get(unit)
+            if found is not None and self.escrow.get(unit, 0) + amount > found.headroom:
+                self.refused = self.refused or {unit: amount}
+                return found
+        self.count += places
+        for unit, amount in (escrow or {}).items():
+            self.escrow[unit] = self.escrow.get(unit, 0) + amount
+        return None
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Return the units that its step is limited in."""
+        return tuple(dict.fromkeys((ACTIONS, *self.escrow, *self.refused)))
 
     def step_fields(self, permits: int, caps: tuple[BudgetCap, ...]) -> dict[str, Any]:
         """Return the parts of a `Step` that keep so many new permits to these limits."""
-        if not permits and not self.refusals:
+        if not permits and not self.refused:
             return {}
         parts: dict[str, Any] = {"limits": caps}
         if permits:
             parts["spend"] = {ACTIONS: permits}
-        if self.refusals:
-            parts["shortfall"] = {ACTIONS: 1}
+        if self.escrow:
+            parts["escrow"] = self.escrow
+        if self.refused:
+            parts["shortfall"] = self.refused
         return parts
+
+
+def find_shortage(shortages: dict[str, Shortage], agent: str, now_us: int) -> Shortage | None:
+    """Return what an agent's actions lately had no room for, until its window turns."""
+    found = shortages.get(agent)
+    if found is not None and found.until_us <= now_us:
+        del shortages[agent]
+        return None
+    return found
+
+
+def merge_rows(before: list[ActionRow], changed: Sequence[ActionRow]) -> list[ActionRow]:
+    """Return actions with those of `changed` in the place of what they were."""
+    if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
+        return list(changed)
+    by_id = {row.id: row for row in changed}
+    return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
 
 
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:

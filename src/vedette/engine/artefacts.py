@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -16,6 +16,9 @@ from vedette.domain.base import machine
 from vedette.domain.base.canonical import SALT_BYTES
 from vedette.domain.effect import Outcome
 from vedette.domain.ports.run_store import RunReader
+from vedette.domain.run import ActionRow
+from vedette.domain.work_tools import ASK_TOOL
+from vedette.engine.tool_calls import answer_data
 
 # How many characters the artefacts have that one step reads of, if there are several: a turn may
 # propose dozens of reads, and while they are unpacked nothing else is done.
@@ -28,6 +31,18 @@ class ArtefactReads(Struct):
     runs: RunReader
     sizes: Mapping[str, int]
     unpacked: dict[str, Artefact | None] = field(default_factory=dict)
+
+
+def open_reads(runs: RunReader, run: str, actions: Sequence[ActionRow]) -> ArtefactReads:
+    """Return what a step of a run reads of artefacts: of its own, and of those that runs which it
+    asked have named to it.
+    """
+    sizes = dict(runs.artefact_sizes(run))
+    for row in actions:
+        if row.tool == ASK_TOOL and (named := answer_data(row).get("artefacts")):
+            found = runs.artefact_sizes(answer_data(row)["run"])
+            sizes |= {id: found[id] for id in named if id in found}
+    return ArtefactReads(runs, sizes)
 
 
 class RunArtefacts:

@@ -16,10 +16,18 @@ from vedette.domain.model_turn import HAND_OFF
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
-from vedette.domain.work_tools import FINISH_TOOL, HAND_OFF_TOOL, READ_HISTORY_TOOL
+from vedette.domain.work_tools import (
+    ASK_TOOL,
+    FINISH_TOOL,
+    HAND_OFF_TOOL,
+    READ_HISTORY_TOOL,
+    WAIT_TOOL,
+)
+from vedette.engine.delegation import require_ask
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.task_history import number_answers, tell_in_line
+from vedette.engine.task_wait import require_wait
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
 # What `history.read` answers at most, as JSON, and of one outcome.
@@ -45,6 +53,14 @@ def require_in_place(judgement: ReasonerJudgement, ordinal: int) -> None:
         if any(one.tool == HAND_OFF_TOOL for one in judgement.proposals[:ordinal]):
             raise BadProposal("a context has one hand-off")
         read_words(1, judgement.proposals[ordinal].args)
+
+
+def require_valid(context: RunContext, action: Action) -> None:
+    """Raise BadProposal for arguments that a tool of the engine's cannot take."""
+    if action.tool.name == WAIT_TOOL:
+        require_wait(context, action.args)
+    if action.tool.name == ASK_TOOL:
+        require_ask(context, action.args)
 
 
 def take_hand_off(services: Services, context: RunContext, action: Action) -> Outcome:

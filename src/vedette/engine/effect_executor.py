@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,18 +12,21 @@ from msgspec.structs import replace
 from vedette.domain.action import Action
 from vedette.domain.artefact import STORED_KIND, extract_artefacts
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.effect import Outcome
+from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
+from vedette.domain.work_tools import ASK_TOOL
 from vedette.engine import action_holds, tool_calls
 from vedette.engine.circuit_breaker import Breaker, Leave
+from vedette.engine.escrow import return_escrow
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.task_progress import TaskProgress
 from vedette.engine.turn import observe_effect
 
 # What is kept of the error of an outcome, in characters.
@@ -34,25 +37,29 @@ _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
 _LEASE_CHECKS = 100
 
 
+def may_start(services: Services, context: RunContext, row: ActionRow) -> bool:
+    """Say whether an effect may begin: under the policy that permitted it, no stop, our lease.
+
+    What could not be recorded must not happen: it would be called again, and again.
+    """
+    return (
+        services.gateway.policy_rev == row.policy_rev
+        and services.store.cluster.is_lease_valid(context.epoch)
+        and services.store.steps.is_ready
+        and not services.stops.bars_call(context.agent.name, row.tool)
+        and not (context.task is not None and _is_barred_above(services, context.task, row))
+        and not is_past_canary(services, context)
+    )
+
+
 async def perform_effect(services: Services, context: RunContext, row: ActionRow) -> None:
     """Bring a permitted effect a step further: mark its start, call, or ask what is unknown."""
     agent = context.agent
-
-    def may_start() -> bool:
-        # What could not be recorded must not happen: it would be called again, and again.
-        return (
-            services.gateway.policy_rev == row.policy_rev
-            and services.store.cluster.is_lease_valid(context.epoch)
-            and services.store.steps.is_ready
-            and not services.stops.bars_call(agent.name, row.tool)
-            and not is_past_canary(services, context)
-        )
-
     assert row.effect is not None
     if not services.store.steps.is_ready:
         await await_store(services, context)
     # What may have happened already is not decided anew: first it is found out.
-    if row.effect == "intended" and not may_start():
+    if row.effect == "intended" and not may_start(services, context, row):
         refuse_past_canary(services, context)
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])
@@ -102,7 +109,7 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
         await commit_effect_change(context, started, "effect.started", now=now, timeout=timeout)
         context.started_here.add(row.id)
         return
-    await call_target(services, context, row, action, breaker, precondition == "query", may_start)
+    await call_target(services, context, row, action, breaker, precondition == "query")
 
 
 async def call_target(
@@ -112,7 +119,6 @@ async def call_target(
     action: Action,
     breaker: Breaker,
     is_query: bool,
-    may_start: Callable[[], bool],
 ) -> None:
     """Call the target, or ask it what came of an earlier call, and make durable what it says."""
     tool, executor = action.tool, (context.code or services).tool_executor
@@ -126,7 +132,7 @@ async def call_target(
     )
 
     def begin_call() -> bool:
-        may = may_start()
+        may = may_start(services, context, row)
         if may:
             services.calls.begin(row.id, context.epoch)
         return may
@@ -228,8 +234,17 @@ async def await_store(services: Services, context: RunContext) -> None:
 
 async def await_pending_stop(services: Services, context: RunContext, row: ActionRow) -> None:
     """Have an effect wait until a stop that was announced is durable: nothing is decided before."""
-    while services.stops.is_stop_pending(context.agent.name, row.tool):  # noqa: ASYNC110 (a commit away)
+    stops, task = services.stops, context.task
+    while stops.is_stop_pending(context.agent.name, row.tool) or (  # noqa: ASYNC110 (a commit away)
+        task is not None and task.is_stop_pending_above(stops, row.tool)
+    ):
         await asyncio.sleep(0.001)
+
+
+def _is_barred_above(services: Services, task: TaskProgress, row: ActionRow) -> bool:
+    """Say whether a stop of an agent above bars a call, announced or in force."""
+    stops = services.stops
+    return task.is_stopped_above(stops, row.tool) or task.is_stop_pending_above(stops, row.tool)
 
 
 # --- what is in the way of a call ------------------------------------------------------------
@@ -334,20 +349,32 @@ async def escalate_unknown(services: Services, context: RunContext, row: ActionR
 
 
 async def commit_effect_change(
-    context: RunContext, row: ActionRow, kind: str | None, *, now: int, **more: Any
+    context: RunContext,
+    row: ActionRow,
+    kind: str | None,
+    *,
+    now: int,
+    own_rows: Sequence[RowWrite] = (),
+    **more: Any,
 ) -> None:
     """Commit one change of an effect in a step by itself. `more` are fields of its entry."""
     drafts = [context.effect_entry(kind, row, 0, **more)] if kind else []
-    await context.commit(context.build_step(drafts, [row], now))
+    await context.commit(context.build_step(drafts, [row], now, own_rows=own_rows))
 
 
 async def record_outcome(
-    services: Services, context: RunContext, row: ActionRow, outcome: Outcome, verified: bool
+    services: Services,
+    context: RunContext,
+    row: ActionRow,
+    outcome: Outcome,
+    verified: bool,
+    own_rows: Sequence[RowWrite] = (),
 ) -> None:
     """Record what came of an effect's call. It happened, so no fence may refuse to record it.
 
-    `verified` says that it is the target's word, not only the tool's. Only this process knows it: a
-    store that cannot commit is waited for, as a call of the same key again would be the price.
+    `verified` says that it is the target's word, not only the tool's; `own_rows` go with it. Only
+    this process knows it: a store that cannot commit is waited for, as a call of the same key again
+    would be the price.
     """
     wait_s = _RECORD_S
     tool = context.agent.tools[row.tool]
@@ -373,7 +400,11 @@ async def record_outcome(
             drafts += stored
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
             drafts += context.end_entries([after])
-        step = context.build_step(drafts, [after], now)
+        moves: dict[str, Any] = {"own_rows": own_rows}
+        if row.tool == ASK_TOOL:
+            returned, moves["returned"] = return_escrow(context, row, after)
+            drafts += returned
+        step = context.build_step(drafts, [after], now, **moves)
         try:
             await context.commit(step)
         except StoreFailed:
@@ -401,7 +432,7 @@ async def record_outcome(
         # Before the key is let go: what comes after it must not go ahead of it.
         services.parked_runs.park_timed(context.run)
     services.metrics.count("effects", agent=context.agent.name, tool=row.tool, state=state)
-    if state == "done":
+    if state == "done" and not row.is_awaited:
         observe_effect(context, after, now)
     if state == "failed":
         await count_error(services, context.run)

@@ -25,6 +25,7 @@ from vedette.domain.ports.run_store import AcceptedEvent
 from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine.agreements import find_secret, measure_confidence
+from vedette.engine.async_completion import ASYNC_TOOLS, advance_action, settle_awaited
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.model_telemetry import observe_cost
 from vedette.engine.model_turn import acquire_model, refuses_all, release_model, wait_for_model
@@ -37,6 +38,7 @@ from vedette.engine.reservation import (
 )
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.sessions import join_session
 from vedette.engine.takeover import find_due_opinion, is_left_alone
 from vedette.engine.task_control import take_in_notes, yield_to_person
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
@@ -66,6 +68,8 @@ async def handle(
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
     context.accepted_us = accepted.at_us if accepted else 0
+    if context.agent.session and not context.run.turn and await join_session(services, context):
+        return None
     if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None
@@ -98,10 +102,13 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                 if services.store.cluster.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
-                    await perform_effect(services, context, row)
+                    if row.tool in ASYNC_TOOLS:
+                        await advance_action(services, context, row)
+                    else:
+                        await perform_effect(services, context, row)
                     if context.task is not None and context.task.words.is_halted:
                         break  # a person said so while it was called
-        else:
+        elif context.task is None or not await settle_awaited(services, context):
             await record_wait(context, now)
             break
     return None
@@ -143,7 +150,7 @@ async def take_turn(
     if not context.spends:
         if context.run.turn:
             check_turn_limit(context, context.run.turn)
-        if context.event.is_undo:
+        if context.event.is_undo or context.agent.session:
             on_sent = None
         if not holds_row(context):
             await run_turn(services, context, on_sent)
@@ -272,6 +279,8 @@ async def decide_and_commit(
     while True:
         if services.stops.is_agent_stopped(context.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
+        if context.task is not None and context.task.is_stopped_above(services.stops):
+            raise Superseded("an agent above it was stopped while it reasoned")
         check_release(services, context)
         now = services.clock.now_us()
         if services.gateway.policy_rev != revision:

@@ -55,6 +55,7 @@ class EventIntake:
     ) -> None:
         self._services = services
         self._buffer, self._scheduler = dispatcher.buffer, dispatcher.scheduler
+        self._wakeups = dispatcher.wakeups
         self._max_event_bytes = max_event_bytes
         self._secrecy = secrecy
         self._in_flight: set[asyncio.Task[list[Receipt]]] = set()
@@ -92,6 +93,19 @@ class EventIntake:
         receipts = await self._admit([self._check(event)], None)
         self._count(receipts)
         return receipts[0]
+
+    async def accept_child(self, event: Event) -> Receipt:
+        """Make the event of a task durable that an agent gives another; raises BadEvent.
+
+        It waits for no room: whoever handles a run would wait for others that do.
+        """
+        steps = self._services.store.steps
+
+        async def commit(arrival: Arrival) -> AcceptResult:
+            (found,) = await steps.accept([arrival], None)
+            return found
+
+        return await self.accept_with(event, subject_of(event), commit)
 
     def _check_delivery(self, item: Event | Refused) -> Arrival | Refused:
         if isinstance(item, Event) and (why := _NO_SOURCES.get(item.type)) is not None:
@@ -178,6 +192,8 @@ class EventIntake:
             event = AcceptedEvent(arrival.event, len(arrival.body), answer.at_us)
             for run in answer.runs:
                 self._buffer.offer(run, event)
+            if answer.woken:
+                self._wakeups.load_due(answer.woken)
             if answer.duplicate:
                 self._buffer.refund(_charges_of(arrival))
         self._buffer.load_offered()

@@ -17,6 +17,7 @@ from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Fenced, OverBudget, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds
+from vedette.engine.escrow import return_escrow
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.turn import decide_action, emit_metrics
@@ -63,6 +64,7 @@ async def commit_reauthorization(
     drafts: list[Draft] = []
     writes: list[RowWrite] = []
     returns: list[tuple[str, int, int]] = []
+    returned: list[tuple[str, int, int]] = []
     rows = [replace(row) for row in due]
     for row in rows:
         if row.tries and services.in_loss_window(context.run, row):
@@ -70,7 +72,7 @@ async def commit_reauthorization(
             row.tries = 0
     entries = read_proofs(context, rows)
     with PermitCount(services.gateway.counts, context.agent.name) as counted:
-        for row in rows:
+        for before, row in zip(due, rows, strict=True):
             if action_holds.is_hold_over(row, services.clock.expiry_us()):
                 drafts += close_hold(context, row)
                 continue
@@ -88,6 +90,8 @@ async def commit_reauthorization(
                 )
             if counted_us and row.decided != "permit":
                 returns.append((ACTIONS, counted_us, 1))
+                entries_of, amounts = return_escrow(context, before, row)
+                drafts, returned = drafts + entries_of, returned + amounts
         drafts += context.end_entries(rows)
         step = context.build_step(
             drafts,
@@ -95,6 +99,7 @@ async def commit_reauthorization(
             now,
             rows=writes,
             refunds=returns,
+            returned=returned,
             policy_rev=services.gateway.policy_rev,
             stop_epoch=services.stops.epoch,
             **context.step_limits(counted.new),

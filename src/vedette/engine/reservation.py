@@ -27,6 +27,7 @@ from vedette.domain.budget import (
 from vedette.domain.entry import Draft
 from vedette.domain.model import Model
 from vedette.domain.run import Fenced, OverBudget, Step, Superseded
+from vedette.domain.work_tools import ASK_TOOL
 from vedette.engine.model_telemetry import error_code, model_call_field, observe_cost
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -128,8 +129,9 @@ def reservation_limits(
 ) -> list[BudgetCap]:
     """Return every limit on a turn's reservation: its run's, with its use, then by hour and day."""
     agent, units = context.agent, tuple(worst)
-    if context.used is None:
-        # The run may have booked turns that a crash kept it from taking: they count.
+    if context.used is None or ASK_TOOL in agent.tools:
+        # The run may have booked turns that a crash kept it from taking: they count, and so does
+        # what its asks have set aside.
         found = services.store.spend.of_run(context.run.id) if context.run.entries else {}
         context.used = dict(found)
     before = context.used
@@ -138,7 +140,30 @@ def reservation_limits(
         for unit in units
         if (most := agent.budget.limit(unit, "run")) is not None
     ]
+    if context.task is not None and (given := context.task.task.delegation) is not None:
+        limits += [
+            BudgetCap("run", unit, "run", given.budget.get(unit, 0), before.get(unit, 0))
+            for unit in units
+        ]
     return [*limits, *services.budgets.caps(agent.name, agent.budget, units)]
+
+
+def find_turn_excess(services: Services, context: RunContext) -> str | None:
+    """Say in what the budget of a task that an agent gave has no room for its next turn, whichever
+    model that asks; None if it has.
+    """
+    agent, task = context.agent, context.task
+    given = None if task is None else task.task.delegation
+    if given is None or not (context.spends and agent.asks_model):
+        return None
+    budget, used = agent.budget, services.store.spend.of_run(context.run.id)
+    for priced in (budget, *(replace(budget, price=price) for price in agent.fallback_prices)):
+        for unit, amount in worst_case(budget, services.budgets.price_of(priced)).items():
+            if used.get(unit, 0) + amount > given.budget.get(unit, 0):
+                most = given.budget.get(unit, 0)
+                return f"its budget is used up: {used.get(unit, 0)} of {most} {unit} are taken, " \
+                    f"and a turn may take {amount}"  # fmt: skip
+    return None
 
 
 async def wait_for_budget(

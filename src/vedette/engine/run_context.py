@@ -41,12 +41,12 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
-from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
-from vedette.engine.artefacts import ArtefactReads
+from vedette.domain.work_tools import ENGINE_TOOLS
+from vedette.engine.action_holds import ActionSlots, approval_of, find_shortage, merge_rows, wake_us
+from vedette.engine.artefacts import ArtefactReads, open_reads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_progress import TaskProgress, read_words
+from vedette.engine.task_progress import TaskProgress
 from vedette.engine.tool_calls import Outcomes, label_answers
 from vedette.engine.turn_history import (
     NO_TURNS,
@@ -76,7 +76,8 @@ class RunContext(Struct):
     its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
     was accepted (0: that was not read). `is_deferred` says that its judge left it to its model, in
     its first turn. `code` runs the code of a canary release (None: it is the fleet's). A task's run
-    has its progress as `task`; `task_told` is what its turn is told.
+    has its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its
+    asks lately had no room for.
     """
 
     services: Services
@@ -108,6 +109,7 @@ class RunContext(Struct):
     code: CanaryCode | None = None
     task: TaskProgress | None = None
     task_told: Mapping[str, Any] = field(default_factory=dict)
+    escrow_shortages: dict[str, Shortage] = field(default_factory=dict)
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
@@ -207,7 +209,9 @@ class RunContext(Struct):
         return row.decided is None
 
     def _is_stopped(self, row: ActionRow) -> bool:
-        return self.services.stops.is_tool_stopped(self.agent.name, row.tool)
+        stops, task = self.services.stops, self.task
+        above = task is not None and task.is_stopped_above(stops, row.tool)
+        return above or stops.is_tool_stopped(self.agent.name, row.tool)
 
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
@@ -259,8 +263,7 @@ class RunContext(Struct):
     def open_artefacts(self) -> ArtefactReads:
         """Return what the step that is being made reads of artefacts."""
         if self.artefact_reads is None:
-            runs = self.services.store.runs
-            self.artefact_reads = ArtefactReads(runs, runs.artefact_sizes(self.run.id))
+            self.artefact_reads = open_reads(self.services.store.runs, self.run.id, self.actions)
         return self.artefact_reads
 
     def roots(self) -> Roots:
@@ -283,6 +286,7 @@ class RunContext(Struct):
             row=self.collection_row,
             known=self.known_values(),
             labels=self.labels(),
+            **({} if self.task is None else self.task.session_roots()),
         )
 
     def known_values(self) -> KnownValues:
@@ -310,6 +314,8 @@ class RunContext(Struct):
         answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
+        if self.task is not None:
+            answers |= self.task.session_labels()
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
@@ -321,18 +327,20 @@ class RunContext(Struct):
         """
         latest = {other.id: other for other in rows if other.id != row.id}
         counted = [other for other in latest.values() if other.tool not in ENGINE_TOOLS]
-        task = self.task if row.tool == FINISH_TOOL else None
-        return DecisionContext(
+        found = DecisionContext(
             agent=self.agent,
             event=self.event,
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
             actions_in_run=sum(other.effect is not None for other in counted),
-            stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
+            stopped=self._is_stopped(row),
             approval=self.find_approval(row, entries, now_us),
-            task=None if task is None else task.assess(list(latest.values()), self._own_row()),
         )
+        if self.task is None:
+            return found
+        tool, others = self.agent.tools[row.tool], list(latest.values())
+        return self.task.add_facts(self.services, found, tool, others, self._own_row)
 
     def find_approval(
         self, row: ActionRow, entries: Sequence[EntryRecord], now_us: int
@@ -400,7 +408,7 @@ class RunContext(Struct):
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
         tool = self.agent.tools.get(row.tool)
         settles = None if tool is None else tool.settles
-        unsure = (
+        unsure = not row.is_awaited and (
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")
@@ -501,35 +509,29 @@ class RunContext(Struct):
         standing = self.derive_standing(rows, self.final if final is None else final, now_us)
         stops_epoch = self.services.stops.epoch
         moves = {**standing, "drafts": drafts, "actions": changed, **moves}
+        if self.task is not None and moves["state"] == "done":
+            moves["wakes"] = self.task.parent_wakes
         return Step.following(self.run, self.epoch, wait_stop_epoch=stops_epoch, **moves)
 
     def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
-        self.slots = ActionSlots(self.current_shortage(now_us))
+        found, asks = self.current_shortage(now_us), self.escrow_shortages
+        self.slots = ActionSlots(found, escrow_shortages=asks)
         if self.task is not None:
             self.task.begin_step()
 
     def current_shortage(self, now_us: int) -> Shortage | None:
         """Return what the agent's actions lately had no room for, until its window turns."""
-        shortages = self.services.shortages
-        found = shortages.get(self.agent.name)
-        if found is not None and found.until_us <= now_us:
-            del shortages[self.agent.name]
-            return None
-        return found
+        return find_shortage(self.services.shortages, self.agent.name, now_us)
 
     def step_limits(self, permits: int) -> dict[str, Any]:
         """Return what a step with so many new permits has to keep to: fields of a `Step`."""
-        caps = self.services.budgets.caps(self.agent.name, self.agent.budget, (ACTIONS,))
+        caps = self.services.budgets.caps(self.agent.name, self.agent.budget, self.slots.units)
         return self.slots.step_fields(permits, caps)
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
-        before = self.actions
-        if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
-            return list(changed)
-        by_id = {row.id: row for row in changed}
-        return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
+        return merge_rows(self.actions, changed)
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.
@@ -554,8 +556,11 @@ class RunContext(Struct):
             )
         if committed.shortage is not None and committed.shortage.unit == ACTIONS:
             services.shortages[agent] = committed.shortage
+        elif committed.shortage is not None and step.escrow:
+            self.escrow_shortages[committed.shortage.unit] = committed.shortage
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
             services.shortages.pop(agent, None)
+            self.escrow_shortages.clear()
         if committed.status is not CommitStatus.COMMITTED:
             services.keys.forget_rows(step.rows)  # whoever waits for the row is not to see these
         if on_sent is not None and committed.status not in _OF_THE_RUN:
@@ -587,7 +592,7 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.words = read_words(self.services.store, fresh.id)
+            self.task.take_words(self.services.store)
         self.run, self.actions = fresh, actions
 
 

@@ -10,8 +10,10 @@ from msgspec import Struct, field
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.fleet_clock import FleetClock
 from vedette.domain.budget import BudgetPolicy, Shortage
+from vedette.domain.event import Event
 from vedette.domain.origin import KnownValues
 from vedette.domain.ports.reasoner import Metrics, Reasoner, RunJournal, ToolExecutor
+from vedette.domain.ports.sources import Receipt
 from vedette.domain.ports.store import Store
 from vedette.domain.rate_limit import RateCounters
 from vedette.domain.readers import Readers
@@ -50,7 +52,8 @@ class Services(Struct):
     for the store to say. `known_values` are those of charter and registry by agent, with the two
     that they were collected from. `catch_up_policy` makes the policy live that the store says is:
     its commit stood although it raised. `canary_code` has what runs the canaries of
-    `fleet.canaries`.
+    `fleet.canaries`. `grants` are those of the live policy; `accept_child` makes the event durable
+    of a task that one agent gives another.
     """
 
     fleet: Fleet
@@ -68,6 +71,7 @@ class Services(Struct):
     registry: Mapping[str, Any] = field(default_factory=dict)
     scope_readers: Mapping[tuple[str, str], Readers] = field(default_factory=dict)
     budgets: BudgetPolicy = field(default_factory=BudgetPolicy)
+    grants: Mapping[str, Any] = field(default_factory=dict)
     shortages: dict[str, Shortage] = field(default_factory=dict)
     breakers: CircuitBreakers = field(default_factory=CircuitBreakers)
     models: Models = field(default_factory=Models)
@@ -80,6 +84,7 @@ class Services(Struct):
     loss_window: LossWindow | None = None
     catch_up_policy: Callable[[], Awaitable[None]] | None = None
     canary_code: dict[str, CanaryCode] = field(default_factory=dict)
+    accept_child: Callable[[Event], Awaitable[Receipt]] | None = None
 
     def __post_init__(self) -> None:
         self.models.breakers = self.breakers

@@ -10,13 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from msgspec.structs import replace
 
 from vedette.domain.entry import Draft
-from vedette.domain.task_words import STALLED, STEERED, TASK_KINDS
+from vedette.domain.run import ActionRow
+from vedette.domain.task_words import JOINED, STALLED, STEERED, WORD_KINDS
+from vedette.domain.work_tools import ASK_TOOL, ENGINE_TOOLS
+from vedette.engine.delegation import end_ask, find_child_end
+from vedette.engine.escrow import return_escrow
 from vedette.engine.reauthorization import deny_changed
+from vedette.engine.reservation import find_turn_excess
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.task_progress import read_words
+from vedette.engine.task_wait import release
+from vedette.engine.tool_calls import apply_outcome
 
 _WAIT: Mapping[str, Any] = {"state": "waiting", "wake_us": 0, "waits": "person"}
 
@@ -27,7 +34,9 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     if task is None or context.run.state == "done":
         return False
     if task.words.cancelled:
-        await _close_cancelled(services, context, now)
+        await _close(services, context, now, "a person cancelled the task")
+        return True
+    if task.task.delegation is not None and await _yield_to_parent(services, context, now):
         return True
     drafts: list[Draft] = []
     if not task.words.paused:
@@ -48,28 +57,67 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
 def take_in_notes(context: RunContext) -> bool:
     """Take in what a person said of a task while its turn was thought; say whether the turn stands.
 
-    It does if they left a note and nothing else moved the run: the next turn is told of that. If
-    not, what the turn cost can be settled. Raises StoreFailed, and Superseded if the run is gone.
+    It does if they left a note, or an event joined, and nothing else moved the run: the next turn
+    is told of that. If not, what the turn cost can be settled. Raises StoreFailed, and Superseded
+    if the run is gone.
     """
     services, before = context.services, context.run
     if context.task is None or context.model_call is None:
         return False
     if services.store.cluster.lease_epoch(before) != context.epoch:
         return False
-    said = services.store.ledger.run_entries(before.id, TASK_KINDS)
+    said = services.store.ledger.run_entries(before.id, WORD_KINDS)
     kinds = [orjson.loads(raw)["kind"] for seq, raw, _ in said if seq > before.last]
     fresh = services.store.runs.run(before.id)
     if fresh is None or (fresh.turn, fresh.entries) != (before.turn, before.entries + len(kinds)):
         return False
     context.reload()
-    return bool(kinds) and {*kinds} == {STEERED}
+    return bool(kinds) and {*kinds} <= {STEERED, JOINED}
 
 
-async def _close_cancelled(services: Services, context: RunContext, now: int) -> None:
-    """End a task that a person cancelled: what is open is not begun any more."""
-    rows = [replace(row) for row in context.actions if not row.is_final]
+async def _yield_to_parent(services: Services, context: RunContext, now: int) -> bool:
+    """Have a task that an agent gave wait for those above it, or end; say whether it does."""
+    task = context.task
+    assert task is not None
+    assert task.task.delegation is not None
+    task.ended = find_child_end(services, context, now)
+    why = "its ask is over" if task.ended else ""
+    if not why and context.needs_turn and (why := find_turn_excess(services, context) or ""):
+        task.ended = "budget"
+    if why:
+        await _close(services, context, now, why)
+        return True
+    if not context.needs_turn:
+        return False
+    wait = _WAIT
+    if task.is_stopped_above(services.stops):
+        wait = {**_WAIT, "waits": "resume"}
+    elif not any(read_words(services.store, run).paused for run in task.task.delegation.runs):
+        return False
+    run = context.run
+    if (run.state, run.waits, run.wake_us) != ("waiting", wait["waits"], 0):
+        await context.commit(context.build_step([], [], now, **wait))
+    return True
+
+
+async def _close(services: Services, context: RunContext, now: int, why: str) -> None:
+    """End a task that was not finished: what is open is not begun any more, who was asked ends."""
     drafts: list[Draft] = []
-    for row in rows:
-        drafts += deny_changed(services, context, row, "a person cancelled the task", now)
+    rows: list[ActionRow] = []
+    returned: list[tuple[str, int, int]] = []
+    for before in [row for row in context.actions if not row.is_final]:
+        row = before.copy()
+        rows.append(row)
+        if before.tool == ASK_TOOL and before.is_awaited:
+            outcome = await end_ask(services, before, why)
+            apply_outcome(row, ENGINE_TOOLS[ASK_TOOL], outcome, now)
+            answer = context.body_of(row.answer or b"{}")
+            drafts.append(context.effect_entry("effect.failed", row, 0, answer))
+        else:
+            drafts += deny_changed(services, context, row, why, now)
+        entries, amounts = return_escrow(context, before, row)
+        drafts, returned = drafts + entries, returned + amounts
     drafts.append(context.final_entry(1 if drafts else 0, len(context.actions)))
-    await context.commit(context.build_step(drafts, rows, now))
+    own_rows = release(context.actions)
+    step = context.build_step(drafts, rows, now, returned=returned, own_rows=own_rows)
+    await context.commit(step)

@@ -25,7 +25,7 @@ from vedette.domain.readers import Readers, argument_readers, meet_labels
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import READ_HISTORY_TOOL
+from vedette.domain.work_tools import ASK_TOOL, READ_HISTORY_TOOL, WAIT_TOOL
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
@@ -239,10 +239,15 @@ def label_answers(
     by_tool = {name: _tool_readers(tool, row_readers, told) for name, tool in tools.items()}
     ranges = {name for name, tool in tools.items() if tool.performer == ARTEFACT_PERFORMER}
     labels: dict[str, Readers] = {}
+    asks = [told_readers(answer_data(row)) for row in answered if row.tool == ASK_TOOL]
+    asked = meet_labels(*asks)
     for at, row in enumerate(answered):
         readers = by_tool.get(row.tool, frozenset())
-        if row.tool in ranges:
-            readers = told_readers(answer_data(row))  # as the range says that was read
+        if row.tool in ranges or row.tool in (ASK_TOOL, WAIT_TOOL):
+            # As the range says that was read, the event that came, or what a child had before it.
+            readers = told_readers(answer_data(row))
+        if row.tool in ranges and asked is not None:
+            readers = meet_labels(readers, asked)  # it may be a child's, made of all that it had
         # A long run has many: what was answered was verified as it was read, so most need no look.
         if readers is None and b'"readers":' not in row.record:
             continue
@@ -270,6 +275,8 @@ def coarse_answer(row: ActionRow) -> dict[str, Any]:
     """Return what a briefing says of an earlier action: enough to go on, too little to probe."""
     if row.effect == "done":
         return {"status": "done", "data": answer_data(row)}
+    if row.effect == "failed" and row.tool == ASK_TOOL:
+        return {"status": "failed", "data": answer_data(row)}  # the engine's words alone
     if row.effect in ("failed", "cancelled"):
         return {"status": "failed"}
     if row.decided == "deny":

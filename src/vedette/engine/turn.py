@@ -41,6 +41,7 @@ from vedette.domain.decision import Decision, DecisionRecord, build_difference_e
 from vedette.domain.done_condition import PERSON_ASKED
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
+from vedette.domain.escrow import escrow_of
 from vedette.domain.hold import HoldState
 from vedette.domain.judge_state import checkpoint_digest
 from vedette.domain.memory import Candidate
@@ -50,11 +51,13 @@ from vedette.domain.readers import is_within, meet_labels, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.domain.work_tools import FINISH_TOOL, WORK_PERFORMER
+from vedette.domain.work_tools import ASK_TOOL, FINISH_TOOL, WORK_PERFORMER
 from vedette.engine import action_holds, context_tools, tool_calls
+from vedette.engine.escrow import deny_excess, escrow_entry, find_excess
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
+from vedette.engine.sessions import begin_session
 
 BoundProposals = list[Action | BadProposal]
 
@@ -80,6 +83,7 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
                 confidence=judgement.confidence,
             )
             if context.task is not None:
+                context_tools.require_valid(context, action)
                 _require_new(context, action, bound)
             asks = judgement.asks or _task_asks(context, action)
             bound.append(replace(action, asks=asks) if asks else action)
@@ -180,6 +184,8 @@ def compose_step(
         checkpoint = (context.run.key, context.run.position, judgement.checkpoint)
     limits = context.step_limits(counted.new)
     limits["spend"] = {**beyond, **limits.get("spend", {})}
+    if context.agent.session:
+        limits["own_rows"] = begin_session(context)
     return context.build_step(
         drafts, rows, now,
         turn=turn, final=ends_run, rows=writes, refunds=returns, **limits,
@@ -265,8 +271,13 @@ def decide_action(
     obligations = row.obliges.split(",")
     if row.decided == "permit" and "verify" in obligations and not action.tool.is_verifiable:
         drafts.append(deny_unverifiable(context, row, planned))
+    escrow = escrow_of(row) if row.tool == ASK_TOOL and not counted_us else None
+    if escrow and row.decided == "permit":
+        excess = find_excess(context, [*context.actions, *rows], escrow)
+        drafts += [] if excess is None else [deny_excess(context, row, excess)]
     # What is permitted again keeps the place it has.
-    shortage = context.slots.acquire() if row.decided == "permit" and not counted_us else None
+    is_new = row.decided == "permit" and not counted_us
+    shortage = context.slots.acquire(escrow) if is_new else None
     if shortage is not None:
         action_holds.hold_for_budget(row, hold_before, shortage, now)
         about = {"action": row.id, "tool": row.tool, **shortage.entry_fields()}
@@ -281,6 +292,8 @@ def decide_action(
         # At once, so that no two runs share a last place.
         row.counted_us = counted_us or now
         counted.add(row.counted_us, is_new=not counted_us)
+        if escrow:
+            drafts.append(escrow_entry(context, row, len(drafts), escrow))
         if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
             if context.task is not None:

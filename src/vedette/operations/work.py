@@ -8,6 +8,7 @@ goal or conditions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from vedette.domain.base.canonical import canonicalize, normalize_json, short_id
@@ -20,6 +21,7 @@ from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Run
 from vedette.domain.task import MAX_GOAL, find_task, task_event
 from vedette.domain.task_words import CANCELLED, MAX_NOTE, PAUSED, RESUMED, STEERED
+from vedette.engine.delegation import find_child, open_asks
 from vedette.engine.services import Services
 from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
@@ -43,6 +45,8 @@ NEEDED = {
 _KINDS = {
     "work_steer": STEERED, "work_pause": PAUSED, "work_resume": RESUMED, "work_cancel": CANCELLED,
 }  # fmt: skip
+# What is said of a task that others do parts of is said of those, too.
+_GO_DOWN = frozenset({"work_pause", "work_resume", "work_cancel"})
 _MAX_INPUTS = 100_000  # bytes
 
 
@@ -149,7 +153,24 @@ async def _say(
     fields = {"agent": run.agent, "actor": str(order.principal)}
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
+    if verb in _GO_DOWN:
+        await _say_below(services, run, draft)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+
+
+async def _say_below(services: Services, run: Run, draft: Draft) -> None:
+    """Say the same to the tasks that this one waits for, and to those below them.
+
+    What a crash keeps from one is found out by itself: before each turn it looks at those above.
+    """
+    for ask in open_asks(services.store.runs.actions(run.id)):
+        child = find_child(services, ask)
+        if child is None or child.state in ("done", "dead"):
+            continue
+        said = Draft(draft.kind, {**draft.fields, "agent": child.agent}, body=draft.body)
+        with suppress(BadCommand):  # it has ended meanwhile
+            await services.store.commands.move_task(child.id, said)
+        await _say_below(services, child, draft)
 
 
 def _find_task(services: Services, name: str) -> Run:

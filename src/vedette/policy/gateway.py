@@ -86,8 +86,9 @@ class Gateway(Struct):
             artefact=(decision_context.artefact or "other") if reads_artefact else "",
         )
         # A residual says what a bundle permits, and knows nothing of the engine's own rules, nor of
-        # what a question says of a task.
-        whole = action.asks or reads_artefact or decision_context.task is not None
+        # what a question says of a task, or of who asked for it.
+        says_more = decision_context.task or decision_context.delegation
+        whole = action.asks or reads_artefact or says_more is not None
         residuals = None if whole else self.residuals
         second = self.second_opinion
         if second is None:
@@ -212,7 +213,11 @@ class Gateway(Struct):
 
 
 def _task_facts(decision_context: DecisionContext) -> dict[str, Any]:
-    """Return what a question says of a task whose finish is decided; nothing in all others."""
-    if decision_context.task is None:
-        return {}
-    return {"task": decision_context.task.to_json()}
+    """Return what a question says of a task whose finish is decided, and of the agents above one
+    that was asked; nothing in all others.
+    """
+    task, delegation = decision_context.task, decision_context.delegation
+    return {
+        **({} if task is None else {"task": task.to_json()}),
+        **({} if delegation is None else {"delegation": delegation.to_json()}),
+    }

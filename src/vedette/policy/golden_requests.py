@@ -110,6 +110,10 @@ def _generate_requests(data: Mapping[str, Any]) -> Iterator[NamedRequest]:
     yield from plain
     for name, request in plain[:: len(plain) // _VARIED_ACTIONS + 1]:
         yield from _origin_variations(name, request)
+        # What an agent may do itself, it may have another do.
+        above = {**_ABOVE, "agent": request["subject"]["agent"]}
+        asked = {"ancestors": [above], "room": True}
+        yield f"{name}, asked by its like", _changed(request, "context/delegation", asked)
     for name, request in plain[:1]:
         yield from islice(_variations(name, request), 0, None, _VARIATION_STRIDE)
 
@@ -165,6 +169,7 @@ _LINKS = [
 ]
 _MET = {"name": "met", "held": True, "why": "golden"}
 _UNMET = {"name": "unmet", "held": False, "why": "golden"}
+_ABOVE = {"agent": "golden", "cover": "act", "requested_mode": "act"}
 _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("another verb", "action/verb", "erase"),
     ("another resource", "resource/type", "moon"),
@@ -198,6 +203,9 @@ _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("a task that is not done", "context/task", {"conditions": [_MET, _UNMET], "person": True}),
     ("a task that a person ends", "context/task", {"conditions": [], "person": True}),
     ("a task without conditions", "context/task", {"conditions": [], "person": False}),
+    ("asked by an unknown agent", "context/delegation", {"ancestors": [_ABOVE], "room": True}),
+    ("asked by nobody", "context/delegation", {"ancestors": [], "room": True}),
+    ("asked, without room", "context/delegation", {"ancestors": [_ABOVE], "room": False}),
 )
 _HOSTILE: tuple[tuple[str, object], ...] = (
     ("subject/id", "spiffe://golden/agent/x/agent/y"),
@@ -224,6 +232,9 @@ _HOSTILE: tuple[tuple[str, object], ...] = (
     ("context/stopped", 0),
     ("context/event", []),
     ("context/task", []),
+    ("context/delegation", []),
+    ("context/delegation", {"ancestors": {"golden": _ABOVE}, "room": True}),
+    ("context/delegation", {"ancestors": [{"agent": []}, 7], "room": "true"}),
     ("context/task", {"conditions": {"met": _MET}, "person": True}),
     ("context/task", {"conditions": [{"held": "true"}], "person": False}),
 )

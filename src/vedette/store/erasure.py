@@ -291,6 +291,11 @@ def _end_run(
         )
     rows = read_actions(database, run.position, run.id)
     for row in rows:
+        if row.is_awaited:
+            raise BadCommand(
+                f"{row.tool} of run {run.id} waits: a task is ended first",
+                mend=f"vedette work cancel {run.id}",
+            )
         if row.effect in _POSSIBLE_EFFECTS or row.waits == "policy":
             raise BadCommand(
                 f"{row.tool} of run {run.id} may have happened ({row.effect or 'denied since'})",

@@ -65,7 +65,7 @@ class CommitHooks:
         """
 
     def on_order(self) -> None:
-        """The group does more than accept events and commit steps; called once."""
+        """The group moves runs that may be other workers'; called once."""
 
     def on_publish(self) -> None:
         """A policy was published in this group: have the other workers hear of it."""
@@ -377,7 +377,7 @@ class GroupWriter:
         ahead = items if one == self._run_item else ()
         self._hooks.on_begin([item.step for item in ahead if item.step is not None])
         answers = [one(item) for item in items]
-        if any(item.in_savepoint for item in items):
+        if self._buffer.has_wakes or any(item.in_savepoint for item in items):
             self._hooks.on_order()
         self._buffer.flush()
         self._ledger.close_group()

@@ -74,6 +74,10 @@ def wake_runs(database: Database, freed: Mapping[str, int]) -> None:
             database.execute_many(_WAKE_ACTIONS, found)
 
 
+# What a run's turns booked and used, and what it set aside for those that it asked.
+_OF_A_RUN = ("budget.reserved", "budget.settled", "budget.escrowed", "budget.returned")
+
+
 class SpendReader:
     """The spend totals in a store's tables. Fits `ports.run_store.SpendReader`."""
 
@@ -82,7 +86,7 @@ class SpendReader:
 
     def of_run(self, run: str) -> dict[str, int]:
         found = EntryReader(self._database, content=False).of_events(
-            [find_position(self._database, run)], kinds=("budget.reserved", "budget.settled")
+            [find_position(self._database, run)], kinds=_OF_A_RUN
         )
         entries = (orjson.loads(one.raw) for one in found)
         return _sum_reserved(entry for entry in entries if entry["run"] == run)
@@ -101,17 +105,22 @@ class SpendReader:
 
 
 def _sum_reserved(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return what a run has used by unit, from its entries: what was settled, or else booked.
+    """Return what a run has used by unit, from its entries: what was settled, or else booked, and
+    what it set aside for runs that it asked, less what came back.
 
     A turn that was booked and never settled (a crash, a model that failed) counts in full.
     """
+    found: dict[str, int] = {}
     booked: dict[int, Mapping[str, int]] = {}
     for entry in entries:
         if entry["kind"] == "budget.reserved":
             booked[entry["seq"]] = entry.get("spend") or {entry["unit"]: entry["amount"]}
         elif entry["kind"] == "budget.settled":
             booked[entry["cause"]] = entry["spend"]
-    found: dict[str, int] = {}
+        else:
+            sign = 1 if entry["kind"] == "budget.escrowed" else -1
+            for unit, amount in entry["spend"].items():
+                found[unit] = found.get(unit, 0) + sign * amount
     for spend in booked.values():
         for unit, amount in spend.items():
             found[unit] = found.get(unit, 0) + amount

@@ -95,6 +95,8 @@ class WriteBuffer:
         self._actions: list[tuple[Any, ...]] = []
         self._changed_actions: list[list[Any]] = []
         self._new_actions: list[ActionRow] = []
+        # Whether runs were woken in this group, which may be another worker's.
+        self.has_wakes = False
 
     def add_action(self, position: int, row: ActionRow, first: int) -> None:
         """Write an action's row; one without a `seq` is new, and gets `first`."""
@@ -180,6 +182,7 @@ class WriteBuffer:
     def confirm_group(self) -> None:
         """The group stands: the numbers given to actions are theirs."""
         self._new_actions.clear()
+        self.has_wakes = False
 
     def clear(self, keep: int = 0) -> None:
         """Forget everything gathered; new actions after the first `new_action_count` have no

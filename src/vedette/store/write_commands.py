@@ -25,16 +25,11 @@ from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import STOP_EPOCH, read_meta, write_meta
 from vedette.store.reader import StoreReader
 from vedette.store.row_mapper import find_position, read_action, read_run
+from vedette.store.run_wakes import WAKE_RUN
 from vedette.store.spend_totals import write_raises
 from vedette.store.stored_entries import EntryReader
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_runs import Fences
-
-# After an entry that a person wrote into a run: whoever has it finds that it was moved on.
-WAKE_RUN = (
-    "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 "
-    "WHERE position=? AND agent=?"
-)
 
 
 class CommandWriter:

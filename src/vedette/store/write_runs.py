@@ -12,15 +12,20 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import replace
+
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
 from vedette.domain.entry import Body, Draft
+from vedette.domain.event_wait import WAITS
 from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Refused
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
 from vedette.store.dialect import Database
+from vedette.store.event_waits import has_waits, wake_waiting
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import FIND_PRIOR, find_position
+from vedette.store.run_wakes import are_open, wake_run
 from vedette.store.schema import in_list, tag
 from vedette.store.states import is_too_late
 from vedette.store.write_buffer import WriteBuffer
@@ -75,6 +80,8 @@ class StepWriter:
         self._step_counts: dict[tuple[int, str], int] = {}
         self._positions: dict[tuple[str, str], int] = {}
         self._unjudged: dict[tuple[str, str], deque[int]] = {}
+        # Whether any run waits for an event; None: somebody else may have written.
+        self._has_waits: bool | None = has_waits(database)
 
     def forget(self) -> None:
         """Forget what is known of runs and keys: a group was lost, or somebody else writes too."""
@@ -82,6 +89,11 @@ class StepWriter:
         self._positions.clear()
         self._unjudged.clear()
         self._buffer.totals.clear()
+        self._has_waits = None
+
+    def forget_waits(self) -> None:
+        """Forget whether a run waits for an event: another worker committed something."""
+        self._has_waits = None
 
     def _trim(self) -> None:
         """Let go of what was learned first, where that is too much.
@@ -144,7 +156,32 @@ class StepWriter:
             raise
         if position is not None:
             self._database.execute(_POSITION, position)
-        return accepted
+        return accepted if self._has_waits is False else self._wake_waiting(arrivals, accepted)
+
+    def _wake_waiting(
+        self, arrivals: Sequence[Arrival | Refused], accepted: list[AcceptResult]
+    ) -> list[AcceptResult]:
+        """Wake the runs that wait for what was accepted; say so in the answers."""
+        if self._has_waits is None:
+            self._has_waits = has_waits(self._database)
+        if not self._has_waits:
+            return accepted
+        self._buffer.flush()
+        answers = []
+        for arrival, answer in zip(arrivals, accepted, strict=True):
+            woken: tuple[str, ...] = ()
+            if isinstance(arrival, Arrival) and not answer.duplicate:
+                found = list(
+                    wake_waiting(
+                        self._database, self._ledger, arrival.event, answer.seq, answer.at_us
+                    )
+                )
+                for position, agent, _ in found:
+                    self._step_counts.pop((position, agent), None)
+                    self._buffer.has_wakes = True
+                woken = tuple(run for _, _, run in found)
+            answers.append(replace(answer, woken=woken) if woken else answer)
+        return answers
 
     def _find_known(self, keys: Sequence[str]) -> set[str]:
         """Return which of these events were accepted before."""
@@ -181,7 +218,7 @@ class StepWriter:
             )
             self._step_counts[(seq, agent)] = 0
             runs.append(run)
-        return AcceptResult(key, False, tuple(runs), at_us)
+        return AcceptResult(key, False, tuple(runs), at_us, seq)
 
     def _write_refusal(self, refused: Refused, at_us: int) -> AcceptResult:
         body = canonical_json(
@@ -224,6 +261,10 @@ class StepWriter:
                         return CommitResult(CommitStatus.FENCED_EARLIER)
             if self._step_count(position, step.agent or "") != step.expected_steps:
                 return CommitResult(CommitStatus.DUPLICATE)
+            if step.wakes:
+                self._buffer.flush()  # what the group has of them so far
+                if not are_open(self._database, step.wakes):
+                    return CommitResult(CommitStatus.FENCED_RUN)
             if step.limits:
                 shortage = self._find_shortage(step, at_us)
                 if shortage is not None:
@@ -235,7 +276,7 @@ class StepWriter:
                 (write.collection, write.key),
                 None if write.row is None else canonical_json(write.row),
             )
-            for write in step.rows
+            for write in (*step.rows, *step.own_rows)
         ]
         last = self._ledger.append(
             step.drafts, step.run, step.entries_before, at_us, position or None
@@ -246,8 +287,17 @@ class StepWriter:
             self._move_run(step, position, before, successor, last)
         for key, data in rows:
             self._buffer.rows[key] = (data, first)
+        if any(write.collection == WAITS for write in step.own_rows):
+            self._has_waits = True
         self._write_actions(step, position, first, at_us)
+        for wake in step.wakes:
+            self._buffer.flush()
+            woken = wake_run(self._database, self._ledger, wake, at_us)
+            self._step_counts.pop(woken, None)
+            self._buffer.has_wakes = True
         alerts = self._book_spend(step, last, at_us) if step.spend or step.refunds else ()
+        if step.escrow or step.returned:
+            self._set_aside(step, at_us)
         return CommitResult(CommitStatus.COMMITTED, last, alerts=alerts)
 
     def _book_spend(self, step: Step, last: int, at_us: int) -> tuple[Alert, ...]:
@@ -272,6 +322,14 @@ class StepWriter:
             self._ledger.append([Draft("budget.alerted", fields, last or None)], None, 0, at_us)
         return tuple(alerts)
 
+    def _set_aside(self, step: Step, at_us: int) -> None:
+        """Count what a step sets aside for a child's run, and what is given back of such."""
+        agent, buffer = step.agent or "", self._buffer
+        buffer.totals.set_aside(agent, step.escrow, step.returned, at_us)
+        if step.returned:
+            # Somebody may wait for just this room.
+            buffer.freed_budgets[agent] = buffer.freed_budgets.get(agent, 0) + 1
+
     def _check_fences(self, step: Step) -> CommitStatus | None:
         fences = self._fences
         if step.epoch != fences.epoch_of(step):
@@ -284,14 +342,17 @@ class StepWriter:
 
     def _find_shortage(self, step: Step, now_us: int) -> Shortage | None:
         """Return the limit that has no room for what the step would spend."""
-        totals = self._buffer.totals
-        return totals.find_shortage(step.agent or "", step.limits, step.spend, step.refunds, now_us)
+        totals, agent = self._buffer.totals, step.agent or ""
+        return totals.find_shortage(
+            agent, step.limits, step.spend, step.refunds, now_us, step.escrow
+        )
 
     def _has_budget(self, step: Step, now_us: int) -> bool:
         """Say whether there is room by now for what the step says there is none for."""
         wanted = {unit: amount + step.spend.get(unit, 0) for unit, amount in step.shortfall.items()}
         totals, agent = self._buffer.totals, step.agent or ""
-        return totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us) is None
+        found = totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us, step.escrow)
+        return found is None
 
     def _step_count(self, position: int, agent: str) -> int:
         """Return how many steps a run has taken; -1 if there is none."""

@@ -162,6 +162,7 @@ WORK_GRANTS = """\
     task.finish: {verb: finish, resource: task, impact: low}
     item.add: {verb: add, resource: item, impact: low}
     item.close: {verb: close, resource: item, impact: low}
+    task.wait: {verb: wait, resource: task, impact: low}
 """
 
 DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.action.tool == "{}"\n'

@@ -6,10 +6,12 @@ The fleet is the one of `test_load_agent`; without a change nothing is said of i
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.contract.config.test_load_agent import Small, small, with_triggers
 
 from vedette.domain.agent import WorkPlan
 from vedette.domain.done_condition import ActionDone, ItemsClosed, RowValue
+from vedette.domain.event import Event
 from vedette.domain.work_tools import WORK_TOOLS
 
 __all__ = ["small"]
@@ -88,3 +90,39 @@ def test_no_agent_declares_a_tool_of_the_engines_name(small: Small, name: str) -
     small.change("- name: master.call", f"- name: {name}")
     (found,) = [problem for problem in small.check() if "engine's own" in problem.what]
     assert found.mend
+
+
+def test_what_it_waits_for_stands_in_its_charter(small: Small) -> None:
+    working(small, "work: {waits_for: [reply, note]}\n")
+    agent = small.load().fleet.agents["harbour_watch"]
+    assert agent.work is not None
+    assert agent.work.waits_for == ("reply", "note")
+    assert agent.charter["waits_for"] == ["reply", "note"]
+
+
+@pytest.mark.parametrize("type", ["vedette.tick", "mail.*"])
+def test_what_nobody_may_wait_for_is_said(small: Small, type: str) -> None:
+    working(small, f'work: {{waits_for: ["{type}"]}}\n')
+    assert "is no type that a task may wait for" in small.said()
+
+
+def test_a_session_is_the_key_of_an_agent_that_takes_tasks(small: Small) -> None:
+    session = "session: /event/data/thread\n"
+    small.change("order_by: id\n", session)
+    assert "can only join a task that is open" in small.said()
+    small.change(session, f"{session}work: {{}}\n")
+    assert "can only join a task that is open" in small.said()  # its trigger has no goal
+    with_triggers(small, "triggers:\n  - {on: ship.seen, goal: Look.}\n")
+    agent = small.load().fleet.agents["harbour_watch"]
+    one = Event("pier", "1", "ship.seen", "s", None, {"thread": 7})
+    keys = {
+        agent.key_of(replace(one, data=data))
+        for data in ({"thread": 7}, {"thread": "7"}, {"thread": 7, "more": 1})
+    }
+    assert keys == {"7"}
+    # Without the value, or with none that is a short text, it is a key of its own.
+    assert agent.key_of(replace(one, data={})) == "1"
+    assert agent.session_of(replace(one, data={})) is None
+    assert len(agent.key_of(replace(one, data={"thread": "x" * 1000}))) == 64
+    small.change(session, f"{session}order_by: subject\n")
+    assert "and so does order_by" in small.said()

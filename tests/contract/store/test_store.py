@@ -328,6 +328,37 @@ async def test_a_step_of_an_older_world_is_fenced(
 TEN = (BudgetCap("agent", "model_calls", "day", 10),)
 
 
+async def test_what_is_set_aside_is_the_agents_alone(store: Store) -> None:
+    run, other = await accept_events(store, event(1), event(2))
+    caps = (
+        BudgetCap("agent", "tokens", "day", 10), BudgetCap("fleet", "tokens", "day", 10),
+        BudgetCap("agent", "actions", "day", 3), BudgetCap("fleet", "actions", "day", 3),
+    )  # fmt: skip
+    asks = {"spend": {"actions": 1}, "limits": caps}
+    first = step(store, run, escrow={"tokens": 8, "actions": 2}, **asks)
+    (await store.steps.commit(first)).raise_for_status()
+    now = CLOCK.now_us()
+    assert {
+        (name, unit): spent.amount_at("day", now) for name, unit, spent in store.spend.totals()
+    } == {
+        ("watcher", "tokens"): 8, ("watcher", "actions"): 3, (FLEET, "actions"): 1,
+    }  # fmt: skip
+    refused = await store.steps.commit(step(store, other, escrow={"tokens": 3}, limits=caps))
+    assert refused.status is CommitStatus.OVER_BUDGET
+    assert refused.shortage is not None
+    assert (refused.shortage.scope, refused.shortage.unit) == ("agent", "tokens")
+    # What comes back makes room for who waits, once.
+    (run,) = [one for one in [store.runs.run(run.id)] if one is not None]
+    back = (("tokens", now, 6), ("actions", now, 2))
+    (await store.steps.commit(step(store, run, returned=back))).raise_for_status()
+    (
+        await store.steps.commit(step(store, other, escrow={"tokens": 3}, limits=caps))
+    ).raise_for_status()
+    found = {(name, unit): spent for name, unit, spent in store.spend.totals()}
+    assert found["watcher", "tokens"].amount_at("day", now) == 5
+    assert found["watcher", "actions"].amount_at("day", now) == 1
+
+
 async def test_many_at_once_never_spend_more_than_the_cap(store: Store) -> None:
     runs = await accept_events(store, *(event(n) for n in range(20)))
     answers = await asyncio.gather(

@@ -32,13 +32,16 @@ class Arrival(Struct, frozen=True):
 class AcceptResult(Struct, frozen=True):
     """The answer to an Arrival: its new runs, or none if the event was known already.
 
-    `at_us` is when it was accepted now.
+    `at_us` is when it was accepted now, `seq` the entry of that; `woken` are runs that waited for
+    such an event.
     """
 
     event: str
     duplicate: bool
     runs: tuple[Run, ...] = ()
     at_us: int = 0
+    seq: int = 0
+    woken: tuple[str, ...] = ()
 
 
 class AcceptedEvent(NamedTuple):

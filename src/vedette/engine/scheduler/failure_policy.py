@@ -14,11 +14,14 @@ from typing import Any, TypeVar
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import StoreFailed, Temporary, VedetteError
+from vedette.domain.delegation import find_delegation
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import subject_of
-from vedette.domain.run import ActionRow, EarlierEventPending, Run, Step, Superseded
+from vedette.domain.run import ActionRow, EarlierEventPending, Run, RunWake, Step, Superseded
+from vedette.engine.delegation import cancel_children, open_asks
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
+from vedette.engine.task_wait import release
 
 T = TypeVar("T")
 
@@ -145,21 +148,25 @@ async def dead_letter(
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
     rows = [row for row in services.store.runs.actions(run.id) if not row.is_final]
+    asks = [row.copy() for row in open_asks(rows)]
     fleet = services.fleet
     is_known = run.agent in fleet.agents
     tools = fleet.release_of(run.agent, run.key, run.position).tools if is_known else {}
+    own_rows = release(rows)
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
         may_have_started = services.calls.may_have_started(
             row, settles, others=services.store.cluster.multi_worker
         )
         drafts += cancel_action(row, fields, may_have_started)
+    given = None if event is None else find_delegation(event)
     step = Step.following(
         run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
-        actions=rows,
+        actions=rows, own_rows=own_rows, wakes=() if given is None else (RunWake(given.run),),
     )  # fmt: skip
     (await services.store.steps.commit(step)).raise_for_status()
     services.metrics.count("runs", agent=run.agent, state="dead")
+    await cancel_children(services, asks, "the run that asked is a dead letter")
 
 
 def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: bool) -> list[Draft]:
@@ -168,7 +175,7 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: b
     `may_have_started` says that a call without a durable mark may have been made.
     """
     about = {**fields, "action": row.id, "tool": row.tool}
-    denied_since = row.waits == "policy"
+    denied_since, awaited = row.waits == "policy", row.is_awaited
     if row.hold in ("open", "approved", "released"):
         row.hold = "denied"
     row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
@@ -179,5 +186,6 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: b
     if row.effect is None:
         return []
     started = row.effect != "intended" or row.tries > 0 or may_have_started
+    started = started and not awaited
     row.effect = "unknown" if started else "cancelled"
     return [Draft(f"effect.{row.effect}", about, row.last)]

@@ -8,6 +8,7 @@ again, a wall clock that jumped, stops that end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -179,6 +180,14 @@ class Wakeups:
             if run.waits != "approval" or run.wake_us <= expiry_us:
                 self._load_run(run)
 
+    def load_due(self, runs: Iterable[str]) -> None:
+        """Bring in at once runs that something durable made due; the clock finds what is left."""
+        with suppress(StoreFailed):
+            for name in runs:
+                run = self._services.store.runs.run(name)
+                if run is not None and run.state == "waiting":
+                    self._load_run(run)
+
     def _load_run(self, run: Run) -> bool:
         if self._services.store.cluster.lease_epoch(run) is None or not self._buffer.add_woken(run):
             return False
@@ -226,6 +235,7 @@ class PollLoop:
         self._services, self._lanes = services, lanes
         self._next_probe_us = self._probe_pause_us = 0
         self._clock_shift_us = services.clock.shift_us
+        self._next_due_us = 0
         # Jumps of the wall clock that are to be recorded, oldest first.
         self._unrecorded_jumps: list[Jump] = []
         self.failed = False
@@ -238,7 +248,7 @@ class PollLoop:
         while True:
             try:
                 if not self._may_rest() or await wait_for_event(committed, aligned_delay_s(REST_S)):
-                    await asyncio.sleep(wakeups.pause_s)
+                    await asyncio.sleep(self._pause_s())
                 committed.clear()
                 await self._check_store()
                 await self._check_clock()
@@ -265,10 +275,21 @@ class PollLoop:
             or lanes.has_wait_by(by_us)
             or lanes.wakeups.has_trial_by(by_us)
             or any(stop.until_us <= by_us for stop in services.stops.timed_stops)
-            or services.store.schedule.due_runs(
-                by_us, 1, services.stops.stopped_among(services.fleet.agents)
-            )
+            or self._has_due_by(by_us)
         )
+
+    def _has_due_by(self, by_us: int) -> bool:
+        services = self._services
+        stopped = services.stops.stopped_among(services.fleet.agents)
+        found = services.store.schedule.due_runs(by_us, 1, stopped)
+        self._next_due_us = found[0].wake_us if found else 0
+        return bool(found)
+
+    def _pause_s(self) -> float:
+        """Return how long until the next look: no longer than until the next run is due."""
+        left_us = self._next_due_us - self._services.clock.now_us()
+        pause_s = self._lanes.wakeups.pause_s
+        return min(pause_s, left_us / MICROS) if left_us > 0 else pause_s
 
     async def _check_store(self) -> None:
         """Try a store that cannot commit, and banks that are behind; record what could not be.

@@ -167,7 +167,18 @@ def _count(items: Mapping[str, int]) -> str:
     return f"{items.get('done', 0)} of {items['of']}" if items["of"] else "-"
 
 
+def _ask_standing(one: Mapping[str, Any]) -> str:
+    """Return how an ask stands, in a line: its run, and what that waits for."""
+    if one["run"] is None:
+        return str(one["state"])
+    waits = f", which waits: {one['waits']}" if one["waits"] else ""
+    spent = "".join(f", {amount} {unit}" for unit, amount in (one["spent"] or {}).items())
+    return f"{one['state']}{spent}, {one['run']}{waits}"
+
+
 def _task_lines(found: Mapping[str, Any]) -> list[str]:
+    from vedette.ledger.history.action import format_awaited
+
     turns = f"{found['turns']} of {found['limits']['turns']} turns"
     lines = [f"{found['run']} of {found['agent']}: {_standing(found)}, {turns}"]
     if found["why"]:
@@ -186,6 +197,15 @@ def _task_lines(found: Mapping[str, Any]) -> list[str]:
         why = f": {single_line(item['why'])}" if item["why"] else ""
         title = single_line(item["title"])
         lines.append(f"  {item['state']:9} {single_line(item['id'])} {title}{why}")
+    if found["asked_by"]:
+        asker = found["asked_by"]
+        names = " → ".join(single_line(name) for name in asker["agents"])
+        lines.insert(1, f"  asked by {names}, for {asker['run']}")
+    for one in found["asks"]:
+        lines.append(f"asked {single_line(one['agent'])}: {_ask_standing(one)}")
+    for one in found["awaits"]:
+        what = single_line(format_awaited(one))
+        lines.append(f"{one['tool']} waits for {what}, until {format_time(one['until'])} at most")
     limits = found["limits"]
     for unit, amount in found["spend"].items():
         bound = f" of {limits[unit]}" if unit in limits else ""

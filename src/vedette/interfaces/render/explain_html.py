@@ -17,7 +17,7 @@ from vedette.domain.display_text import INSIDE_HEADING, OUTSIDE_HEADING
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.event import DATA
 from vedette.interfaces.render.explain_text import model_call_text, safe_text
-from vedette.ledger.history.action import format_quiet_time, format_tries
+from vedette.ledger.history.action import format_awaited, format_quiet_time, format_tries
 
 TimeFormat = Callable[[int], str]
 
@@ -376,6 +376,9 @@ def _effect(effect: Mapping[str, Any], format_time: TimeFormat) -> str:
         (state["state"], f"{_time(state['at'], format_time)}, revision {state['revision']}")
         for state in effect["states"]
     ]
+    if awaits := effect["awaits"]:
+        until = f", until {_time(awaits['until'], format_time)} at most"
+        rows.append(("waits for", inert_html(format_awaited(awaits)) + until))
     if quiet_time := format_quiet_time(effect):
         rows.append(("outcome", quiet_time.format(at=_time(effect["next_try_at"], format_time))))
     if tries := format_tries(effect):

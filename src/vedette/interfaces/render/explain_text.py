@@ -17,7 +17,7 @@ from vedette.domain.base.safe_text import escape_text, wrap_line
 from vedette.domain.display_text import format_event
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.event import DATA, PRINCIPAL, REASON, UNDO_ACTION
-from vedette.ledger.history.action import format_quiet_time, format_tries
+from vedette.ledger.history.action import format_awaited, format_quiet_time, format_tries
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 StyledLine = tuple[str, str]
@@ -356,6 +356,9 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[StyledLine]:
         tries = f", tries {state['tries']}" if state["tries"] else ""
         under = f"revision {state['revision']}"
         yield "text", f"  {_time_text(state['at'])}  {state['state']}, {under}{tries}"
+    if awaits := effect["awaits"]:
+        what = safe_text(format_awaited(awaits))
+        yield "text", f"  waits for {what}, until {_time_text(awaits['until'])} at most"
     if quiet_time := format_quiet_time(effect):
         yield "text", f"  {quiet_time.format(at=_time_text(effect['next_try_at']))}"
     if tries_text := format_tries(effect):

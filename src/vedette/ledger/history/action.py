@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
 from vedette.domain.effect import OPEN_STATES, EffectState
@@ -439,6 +440,17 @@ def format_tries(effect: Mapping[str, Any]) -> str:
     return ""
 
 
+def format_awaited(awaits: Mapping[str, Any]) -> str:
+    """Say what an action waits for (`tell_awaited`); until when is for the caller to add."""
+    if awaits["waits"] != "event":
+        return {"time": "its time", "child": "another run"}[awaits["waits"]]
+    args = awaits["for"] or {}
+    source = {"/source": args["source"]} if "source" in args else {}
+    where = {**args.get("where", {}), **source}
+    of = f" with {orjson.dumps(where).decode()}" if where else ""
+    return f"an event {args.get('event', '(erased)')}{of}"
+
+
 def format_quiet_time(effect: Mapping[str, Any]) -> str:
     """Say that an explained effect's call has its quiet time still; nothing if it has none.
 
@@ -472,12 +484,24 @@ def _effect(row: ActionRow, history: ActionHistory, settles: str | None) -> dict
         "key": history.key,
         "state": row.effect,
         "tries": row.tries,
-        "next_try_at": row.not_before_us or None,
+        "next_try_at": None if row.is_awaited else row.not_before_us or None,
+        "awaits": tell_awaited(row),
         "outcome": answered.body if answered else None,
         "word": _certainty(row, history, settles),
         "erased": bool(answered and answered.erased),
         "states": effect_states(history),
     }
+
+
+def tell_awaited(row: ActionRow) -> dict[str, Any] | None:
+    """Return what an action waits for whose outcome comes later, and until when; None: nothing.
+
+    `for` are its arguments, as far as they are not erased.
+    """
+    if not row.is_awaited:
+        return None
+    args = parse_record(row.record)["args"] if row.record else None
+    return {"waits": row.waits, "until": row.not_before_us, "for": args}
 
 
 def effect_states(history: ActionHistory) -> list[dict[str, Any]]:

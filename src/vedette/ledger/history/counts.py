@@ -14,6 +14,7 @@ from typing import Any
 
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.run import ActionRow
+from vedette.domain.work_tools import ENGINE_TOOLS
 from vedette.ledger.history.action import RETRY_OUTCOMES, format_tries_count
 from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, EntryView
 from vedette.ledger.history.sample import Sample
@@ -161,6 +162,8 @@ class ReportCounts:
         `next_try_at` is the soonest of theirs, microseconds, None if nothing is to be tried again.
         """
         for action, (state, agent, tool, why) in self._open_effects.items():
+            if state == "started" and tool in ENGINE_TOOLS:
+                continue  # it waits, as it was permitted to
             row = self._row(action, state)
             if row is not None and row.tries and state == "intended":
                 why = f"called {format_tries_count(row.tries)} and not done yet"

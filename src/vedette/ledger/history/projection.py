@@ -29,6 +29,7 @@ from typing import Any
 
 from vedette.domain.effect import OPEN_STATES, state_after
 from vedette.domain.task_words import PAUSED, STALLED, TASK_KINDS
+from vedette.domain.work_tools import ENGINE_TOOLS
 from vedette.ledger.history.ledger_entry import LedgerEntry
 
 MINUTE_US = 60_000_000
@@ -351,7 +352,8 @@ class Projection:
                 self._examples["denied"] = seq, run
         elif kind == "effect.done":
             self._examples["effect"] = seq, run
-            if "begun" in action:
+            # What waits by itself is late for nobody.
+            if "begun" in action and entry.tool not in ENGINE_TOOLS:
                 self._add_latency(spot, "effects_us", at_us - action["begun"])
         self._list_action(seq, name, action, state)
         # What a dead letter left behind is kept with it: it may be taken up again.

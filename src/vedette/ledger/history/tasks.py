@@ -11,10 +11,13 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.budget import UNITS
 from vedette.domain.ports.store import StoreReader
-from vedette.domain.run import Run
-from vedette.domain.task import Task, find_task
+from vedette.domain.row_proof import parse_record
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.task import Task, child_run, find_task
 from vedette.domain.task_item import list_items
-from vedette.domain.task_words import STALLED, TASK_KINDS
+from vedette.domain.task_words import STALLED, WORD_KINDS
+from vedette.domain.work_tools import ASK_TOOL
+from vedette.ledger.history.action import tell_awaited
 
 
 def list_tasks(
@@ -60,9 +63,42 @@ def show_task(record: StoreReader, agents: Mapping[str, Agent], name: str) -> di
         # As the last turn was told: what has changed since is found out when it is decided.
         "conditions": turns[-1]["conditions"] if turns else [],
         "item_list": list_items(record.runs.actions(run.id)),
+        "awaits": [
+            {"action": row.id, "tool": row.tool, **awaits}
+            for row in record.runs.actions(run.id)
+            if (awaits := tell_awaited(row)) is not None
+        ],
         "spend": dict(spent),
         "limits": {**limits, "turns": 0 if plan is None else plan.max_turns},
         "said": _words(record, run),
+        "asks": [_ask(record, agent, row) for row in record.runs.actions(run.id)
+                 if row.tool == ASK_TOOL],
+        "asked_by": _asker(task),
+    }  # fmt: skip
+
+
+def _asker(task: Task) -> dict[str, Any] | None:
+    """Return who asked for a task: the agents above, the first asker first, and the run."""
+    given = task.delegation
+    return None if given is None else {"run": given.run, "agents": list(given.ancestors)}
+
+
+def _ask(record: StoreReader, agent: Agent, row: ActionRow) -> dict[str, Any]:
+    """Return how an ask of a task stands: whom it asked, and where that run is."""
+    args = parse_record(row.record)["args"]
+    child = record.runs.run(child_run(agent.identity.fleet, args["agent"], row.id))
+    told: dict[str, Any] = {} if row.answer is None else orjson.loads(row.answer)["data"]
+    return {
+        "action": row.id,
+        "agent": args["agent"],
+        "goal": args["goal"],
+        "budget": args["budget"],
+        "state": told.get("state") or row.effect or row.decided,
+        "spent": told.get("spent"),
+        "run": None if child is None else child.id,
+        "run_state": None if child is None else child.state,
+        "waits": None if child is None else child.waits,
+        "turns": 0 if child is None else child.turn,
     }
 
 
@@ -94,7 +130,7 @@ def _line(record: StoreReader, run: Run, task: Task) -> dict[str, Any]:
 def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
     """Return what was said of the task: kind, when, at which turn, by whom, and in which words."""
     words = []
-    for _, raw, data in record.ledger.run_entries(run.id, TASK_KINDS):
+    for _, raw, data in record.ledger.run_entries(run.id, WORD_KINDS):
         entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
         said = body.get("note", body.get("why" if entry["kind"] == STALLED else "reason"))
         words.append(

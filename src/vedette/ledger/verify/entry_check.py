@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import orjson
 
 from vedette.domain.base.canonical import SALT_BYTES, canonicalize, salted_digest
+from vedette.domain.work_tools import ASK_TOOL
 from vedette.ledger.key_history import ROTATED
 from vedette.ledger.verify.finding import Code, Findings, format_value
 
@@ -43,6 +44,10 @@ class EntryChecker:
         self.rotations: list[tuple[int, dict[str, Any]]] = []
         # Which entry tells, and what of: a restore's own, or its `seq`, `size` and `heads` again.
         self.restores: list[tuple[int, dict[str, Any]]] = []
+        # Asks that were begun, by their entry; those that began a run; those that were answered.
+        self._asks: dict[int, Any] = {}
+        self._asked: set[Any] = set()
+        self._answered: dict[Any, int] = {}
 
     def read(self, seq: int, raw: bytes) -> None:
         """Check one entry."""
@@ -65,6 +70,10 @@ class EntryChecker:
         if entry.get("run") is not None:
             self._read_run(seq, entry["run"], entry.get("n"))
         kind = entry.get("kind")
+        if kind == "event.accepted" and entry.get("hops") and _is_whole(cause):
+            self._read_child(seq, cause)
+        elif entry.get("tool") == ASK_TOOL:
+            self._read_ask(seq, entry)
         if kind == ROTATED:
             self.rotations.append((seq, entry))
         elif kind == RESTORE:
@@ -95,6 +104,20 @@ class EntryChecker:
             self._findings.add(Code.RUN_GAP, seq, what)
         self.runs[run] = n
 
+    def _read_ask(self, seq: int, entry: dict[str, Any]) -> None:
+        if entry.get("kind") == "effect.started":
+            self._asks[seq] = entry.get("action")
+        elif entry.get("kind") == "effect.done":
+            self._answered[entry.get("action")] = seq
+
+    def _read_child(self, seq: int, cause: Any) -> None:
+        """Check that the event of a task that an agent gave names the ask that gave it."""
+        if cause in self._asks:
+            self._asked.add(self._asks[cause])
+        elif cause > self._prefix_size:
+            what = f"entry {seq} is of a task that an agent gave, and entry {cause} is no ask"
+            self._findings.add(Code.ASK_BROKEN, seq, what)
+
     def _read_erasure(self, named: Any) -> None:
         for digest in named if isinstance(named, list) else [named]:
             # Only what an earlier entry holds can be erased: nothing is excused in advance.
@@ -121,6 +144,10 @@ class EntryChecker:
 
     def close(self) -> None:
         """Report what is missing for good."""
+        begun = set(self._asks.values()) - self._asked
+        for action in begun & self._answered.keys():
+            what = f"the ask {format_value(action)} was answered, and no event is of its task"
+            self._findings.add(Code.ASK_BROKEN, self._answered[action], what)
         for digest, seq in self._missing.items():
             what = f"body {digest} of entry {seq} is missing, and no later entry says it was erased"
             self._findings.add(Code.BODY_MISSING, seq, what)

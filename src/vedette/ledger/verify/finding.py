@@ -19,6 +19,7 @@ class Code(StrEnum):
     SEQ_MISMATCH = "seq-mismatch"
     RUN_GAP = "run-gap"
     CAUSE_NOT_EARLIER = "cause-not-earlier"
+    ASK_BROKEN = "ask-broken"
     BAD_NOTE = "bad-note"
     BAD_ROTATION = "bad-rotation"
     BAD_ARCHIVE = "bad-archive"

@@ -68,9 +68,10 @@ class WorkerHooks(CommitHooks):
             self.foreign_groups += 1
             ledger.load()
             self._parts.buffer.totals.clear()
+            self._parts.steps.forget_waits()
         if orders != self._known_orders:
-            # Any worker may answer holds, redrive and drop, and so move runs that are ours. What
-            # else others do moves runs and keys of theirs.
+            # Any worker may answer holds, redrive and drop, or wake what waits, and so move runs
+            # that are ours. What else others do moves runs and keys of theirs.
             self._known_orders = orders
             self._parts.steps.forget()
         if rev != self._granted_rev:

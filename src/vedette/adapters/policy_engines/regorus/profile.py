@@ -36,7 +36,7 @@ from vedette.policy.golden_requests import build_request
 # program, and OPA takes no right absolute value of it.
 FACTOR = 1000
 
-PROOFS = ("identity", "grant", "origins", "secrecy", "limits", "holds", "done")
+PROOFS = ("identity", "grant", "origins", "secrecy", "limits", "holds", "done", "delegation")
 
 # What tests may call besides the builtins of the allow list: they run on the interpreter and on OPA
 # only.
@@ -49,7 +49,11 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 # What a question looks like; what is empty here is open.
 _REQUEST = build_request("agent", "tool", {}, [])
 _TASK = {"conditions": [{"name": "", "held": False, "why": ""}], "person": False}
-SAMPLE = {**_REQUEST, "context": {**_REQUEST["context"], "task": _TASK}}
+_DELEGATION = {"ancestors": [{"agent": "", "cover": "", "requested_mode": ""}], "room": False}
+SAMPLE = {
+    **_REQUEST,
+    "context": {**_REQUEST["context"], "task": _TASK, "delegation": _DELEGATION},
+}
 
 
 def check_profile(

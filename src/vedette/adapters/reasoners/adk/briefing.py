@@ -20,8 +20,9 @@ Propose what is to be done by calling tools, all that belong together at once. A
 without a call when nothing more is to be done."""
 _TASK_RULES = """\
 You work on a task, in as many turns as it takes: the part named task has its goal, its conditions
-and its items. Its notes are words of a person who has a say in it: keep to them. Whatever you say,
-it ends only by the tool task_finish, which is permitted when every condition holds."""
+and its items. Its notes are words of a person who has a say in it: keep to them. Events that joined
+it stand there as session: somebody wrote them. Whatever you say, it ends only by the tool
+task_finish, which is permitted when every condition holds."""
 _UNSAFE = re.compile(r"[<>&]|[^\x20-\x7e]")
 
 

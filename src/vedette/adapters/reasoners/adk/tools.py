@@ -33,7 +33,7 @@ from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.errors import BadFleet, BadProposal
 from vedette.domain.origin import REF, escape_pointer, read_reference
 from vedette.domain.tool import Tool
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 
 PROPOSED = {"status": "proposed"}
 
@@ -145,6 +145,7 @@ def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     own = [
         *(ARTEFACT_TOOLS.values() if shape.artefacts else ()),
         *(WORK_TOOLS.values() if shape.work is not None else ()),
+        *(ASK_TOOLS.values() if shape.work is not None and shape.work.asks else ()),
     ]
     for index, tool in enumerate([*shape.tools, *map(_engine_tool_file, own)]):
         for name, kind in tool.args.items():

@@ -1,0 +1,520 @@
+"""Delegation: an agent asks another, which may do no more than both; it is told what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import orjson
+from msgspec.structs import replace
+from tests.delegation_fleet import (
+    CHIEF,
+    CLERK,
+    INTERN,
+    Answer,
+    ask,
+    asks_of,
+    delegation_fleet,
+    finish,
+    grants_of,
+    order,
+    run_of,
+    runs_of,
+    says,
+    send,
+    start,
+    total,
+)
+
+from vedette.domain.action import Proposal
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import Permanent
+from vedette.domain.decision import evaluate_request
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.engine.tool_calls import answer_data
+from vedette.ledger.history.tasks import show_task
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy_fleet import World, wait_until
+
+HOUR_US = 3_600_000_000
+
+
+def first(*proposals: Any, then: str = "all done") -> Answer:
+    """Propose in the first turn, and finish in the next."""
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        return says(*proposals) if briefing.turn == 1 else says(finish(then))
+
+    return answer
+
+
+def rules(fleet: FleetHarness, run: str, tool: str) -> list[tuple[str | None, str]]:
+    rows = fleet.app.store.runs.actions(run)
+    return [(row.decided, row.rule) for row in rows if row.tool == tool]
+
+
+async def test_a_child_does_its_part_and_its_words_come_back(tmp_path: Path) -> None:
+    world = World()
+    asked = ask(CLERK, "Send one letter.", inputs={"who": "Ada"})
+    fleet, team = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(asked), CLERK: first(send("a letter"), then="One letter is sent.")},
+        world=world,
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert (run_of(fleet, run).state, child.state) == ("done", "done")
+        assert world.texts() == ["a letter"]
+        (row,) = asks_of(fleet, run)
+        told = {
+            "run": child.id, "state": "done", "items": {"of": 0, "done": 0},
+            "summary": "One letter is sent.", "spent": {"actions": 1},
+        }  # fmt: skip
+        assert (row.effect, answer_data(row)) == ("done", told)
+        second = team.of(CHIEF)[1]
+        assert second.turns[0]["answers"][0]["data"] == told
+        assert team.of(CLERK)[0].task["goal"] == "Send one letter."
+        assert team.of(CLERK)[0].task["asked_by"] == CHIEF
+        event = fleet.app.store.runs.event(child.event)
+        assert event is not None
+        assert (event.lineage, event.hops) == ((CHIEF,), 1)
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
+        # Set aside, and what was not spent came back, once.
+        (escrowed,), (returned,) = (
+            fleet.entries("budget.escrowed"),
+            fleet.entries("budget.returned"),
+        )
+        assert (escrowed["spend"], returned["spend"]) == ({"actions": 4}, {"actions": 3})
+        permits = len([row for row in fleet.app.store.runs.actions(run) if row.decided == "permit"])
+        assert total(fleet, CHIEF, "actions") == permits + 1
+        own = len(fleet.app.store.runs.actions(child.id))
+        assert total(fleet, CLERK, "actions") == own
+        assert total(fleet, "", "actions") == permits + own
+
+
+async def test_no_child_does_what_its_parent_may_not(tmp_path: Path) -> None:
+    world = World()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter"), then="I could not.")},
+        world=world,
+        grants=grants_of(chief=("wire.send", "slow.send", "big.send")),
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert rules(fleet, child.id, "wire.send") == [("deny", "delegation.cover")]
+        assert world.effects() == 0
+        assert run_of(fleet, run).state == "done"
+        # By itself it may.
+        alone = await start(fleet, agent=CLERK)
+        await fleet.wait_until_idle()
+        assert rules(fleet, alone, "wire.send") == [("permit", "permit.tool")]
+
+
+async def test_a_parent_that_needs_a_person_has_its_child_need_one(tmp_path: Path) -> None:
+    world = World()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter"))},
+        world=world,
+        grants=grants_of(chief=("wire.send", "slow.send")),
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert rules(fleet, child.id, "wire.send") == [("hold", "delegation.ask")]
+        assert (run_of(fleet, run).state, run_of(fleet, run).waits) == ("waiting", "child")
+        (held,) = [row for row in fleet.app.store.runs.actions(child.id) if row.hold == "open"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert (world.effects(), run_of(fleet, run).state) == (1, "done")
+
+
+async def test_a_child_may_spend_what_was_set_aside_and_no_more(tmp_path: Path) -> None:
+    world = World()
+    letters = [send(f"letter {at}") for at in range(4)]
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK, budget={"actions": 2})), CLERK: first(*letters)},
+        world=world,
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert rules(fleet, child.id, "wire.send") == [
+            *[("permit", "permit.tool")] * 2, *[("deny", "delegation.budget")] * 2,
+        ]  # fmt: skip
+        assert world.effects() == 2
+        (row,) = asks_of(fleet, run)
+        assert answer_data(row)["spent"] == {"actions": 2}
+        assert fleet.entries("budget.returned") == []
+
+
+async def test_an_ask_beyond_its_run_is_refused_and_within_it_waits_for_its_day(
+    tmp_path: Path,
+) -> None:
+    asks = [ask(CLERK, "first", {"actions": 10}), ask(INTERN, "second", {"actions": 7})]
+
+    def tight(name: str, text: str) -> str:
+        return text.replace("actions_per_run: 16", "actions_per_run: 16, actions_per_day: 20")
+
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)}, edit=tight)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        first_ask, second = asks_of(fleet, run)
+        assert (first_ask.effect, second.rule) == ("done", "delegation.budget")
+        assert run_of(fleet, run).state == "done"
+        # 3 permits (an ask and two finishes, one of which was told of the other's end) are taken.
+        other = await start(fleet, "again")
+        taken = total(fleet, CHIEF, "actions")
+        await fleet.wait_until_idle()
+        assert taken + 10 <= 20
+        third = await start(fleet, "and again")
+        await fleet.wait_until_idle()
+        assert run_of(fleet, other).state == "done"
+        assert run_of(fleet, third).state in ("done", "waiting")
+
+
+async def test_nobody_asks_an_agent_above_it(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(ask(CHIEF, budget={}))}
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        (row,) = asks_of(fleet, child.id)
+        assert (row.effect, answer_data(row)["state"]) == ("failed", "refused")
+        assert len(runs_of(fleet, CHIEF)) == 1
+        assert run_of(fleet, run).state == "done"
+
+
+async def test_a_value_has_in_the_child_the_origin_that_it_had_in_the_parent(
+    tmp_path: Path,
+) -> None:
+    inputs = {
+        "charter": Ref("/charter/desk"), "person": Ref("/event/data/inputs/to"),
+        "bare": "desk@example.org", "made": "elsewhere@example.org",
+    }  # fmt: skip
+
+    def clerk(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn > 1:
+            return says(finish())
+        places = [Ref(f"/event/data/inputs/{name}") for name in (*inputs, "nested/0")]
+        places += [Ref("/event/data/goal"), Ref("/event/subject")]
+        return says(*(_to(place) for place in places))
+
+    given = {**inputs, "nested": [Ref("/event/data/inputs/to"), "b"]}
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {
+            CHIEF: first(ask(CLERK, Ref("/event/data/goal"), {"actions": 16}, inputs=given)),
+            CLERK: clerk,
+        },
+    )
+    async with fleet:
+        await start(fleet, "to@example.org", inputs={"to": "person@example.org"})
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        origins = {}
+        for row in fleet.app.store.runs.actions(child.id):
+            if row.tool == "wire.send":
+                record = orjson.loads(row.record)
+                origins[record["sources"]["/to"]] = record["origins"]["/to"]
+        assert origins == {
+            "/event/data/inputs/charter": "trusted",
+            "/event/data/inputs/person": "trusted",
+            "/event/data/inputs/bare": "untrusted",
+            "/event/data/inputs/made": "untrusted",
+            "/event/data/inputs/nested/0": "trusted",
+            "/event/data/goal": "trusted",
+            "/event/subject": "untrusted",
+        }
+
+
+def _to(place: Ref) -> Any:
+    return Proposal("wire.send", {"to": place, "text": "x"})
+
+
+async def test_a_cancel_ends_those_below_and_gives_back(tmp_path: Path) -> None:
+    world = World()
+    held = first(send("a letter", "big.send"))
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(ask(INTERN, budget={"actions": 2})), INTERN: held},
+        world=world,
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (clerk,), (intern,) = runs_of(fleet, CLERK), runs_of(fleet, INTERN)
+        assert [one.waits for one in (run_of(fleet, run), clerk, intern)] == [
+            "child", "child", "approval",
+        ]  # fmt: skip
+        await order(fleet, "cancel", run=run)
+        await fleet.wait_until_idle()
+        assert [run_of(fleet, one.id).state for one in (clerk, intern)] == ["done", "done"]
+        assert [one["what"] for one in fleet.entries("run.closed")] == ["cancelled"] * 3
+        assert world.effects() == 0
+        assert total(fleet, CHIEF, "actions") == 1
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_a_restart_at_any_moment_starts_one_child(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter", "big.send"))}
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.restart()
+        await fleet.wait_until_idle()
+        assert len(runs_of(fleet, CLERK)) == 1
+        (child,) = runs_of(fleet, CLERK)
+        (held,) = [row for row in fleet.app.store.runs.actions(child.id) if row.hold == "open"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert len(fleet.entries("budget.returned")) == 1
+
+
+async def test_a_child_that_hangs_costs_its_parent_one_outcome(tmp_path: Path) -> None:
+    world, clock = World(), ManualClock()
+    # It never says that it is done, and its own bound waits for a person.
+    hanging = delegation_fleet(
+        tmp_path,
+        {
+            CHIEF: first(ask(CLERK, deadline_s=3600), ask(INTERN)),
+            CLERK: lambda briefing: says(),
+            INTERN: first(send("a letter"), then="Sent."),
+        },
+        world=world,
+        clock=clock,
+    )
+    async with (fleet := hanging[0]):
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert (run_of(fleet, run).waits, child.waits) == ("child", "person")
+        late, done = asks_of(fleet, run)
+        assert (late.effect, done.effect) == ("started", "done")
+        clock.advance(HOUR_US - 60_000_000)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "waiting"
+        clock.advance(120_000_000)
+        await fleet.wait_until_idle()
+        late, done = asks_of(fleet, run)
+        assert (late.effect, answer_data(late)["state"]) == ("failed", "deadline")
+        told = hanging[1].of(CHIEF)[1].turns[0]["answers"]
+        assert [one["status"] for one in told] == ["failed", "done"]
+        assert told[0]["data"]["state"] == "deadline"
+        assert [run_of(fleet, one).state for one in (run, child.id)] == ["done", "done"]
+        assert [one["spend"] for one in fleet.entries("budget.returned")] == [
+            {"actions": 3}, {"actions": 4},
+        ]  # fmt: skip
+
+
+async def test_a_child_that_dies_is_told_of_and_does_not_come_back(tmp_path: Path) -> None:
+    def clerk(briefing: Briefing) -> ReasonerJudgement:
+        raise Permanent("no such desk")
+
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: clerk})
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        (row,) = asks_of(fleet, run)
+        assert (child.state, run_of(fleet, run).state) == ("dead", "done")
+        assert (row.effect, answer_data(row)["state"]) == ("failed", "dead")
+        assert answer_data(row)["spent"] == {"actions": 0}
+        # A person who has it taken up again brings nobody back who waits for it.
+        await fleet.app.commands.redrive(fleet.order(), [child.id])
+        await wait_until(lambda: run_of(fleet, child.id).state == "done")
+        assert fleet.entries("run.closed")[-1]["what"] == "unasked"
+        assert len(fleet.entries("budget.returned")) == 1
+
+
+async def test_a_stop_above_stops_turns_and_effects_below(tmp_path: Path) -> None:
+    world = World()
+    gate = asyncio.Event()
+
+    def clerk(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn < 4:
+            return says(send(f"letter {briefing.turn}"))
+        return says(finish())
+
+    def stopping(call: Any) -> None:
+        if call.args["text"] == "letter 1":
+            gate.set()
+            released.wait(10)
+
+    released = threading.Event()
+    world.answer = stopping
+    fleet, team = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: clerk}, world=world)
+    async with fleet:
+        run = await start(fleet)
+        await asyncio.wait_for(gate.wait(), 10)
+        await fleet.app.commands.stop(fleet.order(), agent=CHIEF)
+        released.set()
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        # The call under way was recorded; no other began, and no turn.
+        assert world.texts() == ["letter 1"]
+        assert len(team.of(CLERK)) == 1
+        assert (child.state, child.waits) == ("waiting", "resume")
+        await fleet.app.commands.resume(fleet.order(), agent=CHIEF)
+        await fleet.wait_until_idle()
+        assert world.texts() == ["letter 1", "letter 2", "letter 3"]
+        assert run_of(fleet, run).state == "done"
+
+
+async def test_a_pause_of_a_parent_pauses_its_child(tmp_path: Path) -> None:
+    def chief(briefing: Briefing) -> ReasonerJudgement:
+        return says(ask(CLERK)) if briefing.turn == 1 else says(finish())
+
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: chief, CLERK: first(send("x", "big.send"))})
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        await order(fleet, "pause", run=run)
+        (held,) = [row for row in fleet.app.store.runs.actions(child.id) if row.hold == "open"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, child.id).waits == "person"
+        assert run_of(fleet, child.id).turn == 1
+        await order(fleet, "resume", run=run)
+        await fleet.wait_until_idle()
+        assert [run_of(fleet, one).state for one in (run, child.id)] == ["done", "done"]
+
+
+async def test_what_a_child_read_is_as_secret_in_its_parent(tmp_path: Path) -> None:
+    world = World()
+
+    def chief(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn == 1:
+            return says(ask(CLERK))
+        return says(send("what I heard")) if briefing.turn == 2 else says(finish())
+
+    def secret(name: str, text: str) -> str:
+        look = "- {name: book.look, "
+        assert look in text
+        label = f"{look}permitted_readers: [someone@example.org], "
+        return text.replace(look, label) if name == CLERK else text
+
+    look = Proposal("book.look", {"name": Ref("/charter/note")})
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: chief, CLERK: first(look, then="s" * 10_000)}, world=world, edit=secret
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (row,) = asks_of(fleet, run)
+        told = answer_data(row)
+        assert told["readers"] == ["someone@example.org"]
+        assert told["summary"] == f"{'s' * 4000}… (cut: 10000 characters)"
+        assert rules(fleet, run, "wire.send") == [("deny", "secrecy.readers")]
+        assert world.effects("wire.send") == 0
+
+
+async def test_a_child_of_a_model_is_over_when_its_budget_is(tmp_path: Path) -> None:
+    def budgets(name: str, text: str) -> str:
+        # The coordinator's own turns and what it sets aside are of one budget.
+        return text.replace("model_calls_per_turn: 2", "model_calls_per_turn: 1")
+
+    def calling(answer: Answer) -> Answer:
+        return lambda briefing: replace(answer(briefing), model_calls=1)
+
+    asked = ask(CLERK, budget={"actions": 9, "model_calls": 3})
+    answers = {CHIEF: calling(first(asked)), CLERK: calling(lambda briefing: says())}
+    fleet, team = delegation_fleet(tmp_path, answers, kind="adk", edit=budgets)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        (row,) = asks_of(fleet, run)
+        assert (child.state, answer_data(row)["state"]) == ("done", "budget")
+        assert len(team.of(CLERK)) == 3
+        assert answer_data(row)["spent"]["model_calls"] == 3
+        assert run_of(fleet, run).state == "done"
+        turns = len(team.of(CHIEF))
+        assert total(fleet, CHIEF, "model_calls") == turns + 3
+        assert total(fleet, CLERK, "model_calls") == 3
+        assert total(fleet, "", "model_calls") == turns + 3
+
+
+async def test_a_decision_of_a_child_is_made_again_from_the_record(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter"))},
+        grants=grants_of(chief=("wire.send", "slow.send", "big.send")),
+    )
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        found = {
+            (one["tool"], one["agent"]): fleet.body(one["seq"])
+            for one in fleet.entries("action.decided")
+        }
+        body = found["wire.send", CLERK]
+        assert body["question"]["context"]["delegation"] == {
+            "ancestors": [{"agent": CHIEF, "cover": "none", "requested_mode": "act"}],
+            "room": True,
+        }
+        assert "delegation" not in found["agent.ask", CHIEF]["question"]["context"]
+        for entry in found.values():
+            raw = canonical_json(entry["question"])
+            again = evaluate_request(fleet.app.services.gateway.engine, raw)
+            assert again.to_json() == entry["decision"]
+
+
+async def test_people_see_who_was_asked_and_who_asked(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter", "big.send"))}
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        agents = fleet.app.services.fleet.agents
+        (shown,) = show_task(fleet.app.store, agents, run)["asks"]
+        assert (shown["state"], shown["run"], shown["waits"]) == ("started", child.id, "approval")
+        assert show_task(fleet.app.store, agents, child.id)["asked_by"] == {
+            "run": run, "agents": [CHIEF],
+        }  # fmt: skip
+        entry = fleet.app.store.ledger.entry(child.position)
+        assert entry is not None
+        cause = orjson.loads(entry[1])["cause"]
+        (started,) = [one for one in fleet.entries("effect.started") if one["tool"] == "agent.ask"]
+        assert started["seq"] == cause
+
+
+async def test_a_child_that_ends_while_an_outcome_is_recorded_is_not_missed(
+    tmp_path: Path,
+) -> None:
+    world, ended = World(), threading.Event()
+
+    def late(call: Any) -> None:
+        # The child's end wakes the parent while this is called: its outcome is taken in with that.
+        if call.args["text"] == "slow":
+            ended.wait(10)
+
+    world.answer = late
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK), send("slow"))}, world=world)
+    async with fleet:
+        run = await start(fleet)
+        await wait_until(lambda: [one.state for one in runs_of(fleet, CLERK)] == ["done"])
+        ended.set()
+        await wait_until(lambda: run_of(fleet, run).state == "done")

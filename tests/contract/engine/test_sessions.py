@@ -1,0 +1,172 @@
+"""Events of one session go to the same task while it is open: once, and its next turn is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.engine.test_tasks import Answer, Scripted, finish, says, send
+
+from vedette.domain.action import Proposal
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.row_proof import parse_record
+from vedette.domain.run import Run
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy_fleet import World, toy_fleet
+
+DONE = "version: 1\nconditions:\n  - {name: sent, action: wire.send, at_least: 2}\n"
+GOAL = "Answer what is asked in this thread."
+
+
+def session_fleet(
+    folder: Path, answer: Answer, *, kind: str = "judge", **more: Any
+) -> tuple[FleetHarness, Scripted]:
+    scripted = Scripted(answer)
+    work = "{max_turns: 200, no_progress: 20}"
+    fleet = toy_fleet(
+        folder, World(), reasoner=kind, reasoners={kind: scripted}, work=work, done=DONE,
+        clock=ManualClock(), model_calls=10_000, **more,
+    )  # fmt: skip
+    file = fleet.content / "agents/worker/agent.yaml"
+    text = file.read_text()
+    for old, new in (
+        ("order_by: subject\n", "session: /event/data/thread\n"),
+        ("triggers: [{on: worker.job}]", f"triggers: [{{on: worker.job, goal: {GOAL}}}]"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return fleet, scripted
+
+
+def ask(id: str, thread: object = "t1", **more: Any) -> Event:
+    data = {"thread": thread, "text": f"question {id}", "to": "desk@example.org"}
+    return Event("forum", id, "worker.job", id, None, data, **more)
+
+
+def patient(briefing: Briefing) -> Any:
+    """Answer the first event and every one that joins; wait in between; end after two."""
+    asked = 1 if briefing.turn == 1 else len(briefing.task.get("session", ()))
+    if asked:
+        return says(*(send(f"{briefing.turn}.{n}") for n in range(asked)))
+    if briefing.task["conditions"][0]["held"]:
+        return says(finish())
+    return says(Proposal("task.wait", {"for_s": 86_400}))
+
+
+def run_of(fleet: FleetHarness, event: Event) -> Run:
+    (run,) = fleet.runs(event)
+    return run
+
+
+@pytest.mark.parametrize("kind", ["judge", "adk"])
+async def test_an_event_joins_the_open_run_of_its_session(tmp_path: Path, kind: str) -> None:
+    fleet, scripted = session_fleet(tmp_path, patient, kind=kind)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        first = run_of(fleet, ask("a"))
+        assert (first.state, first.waits, first.key) == ("waiting", "time", "t1")
+        await fleet.send(ask("b"), ask("other", "t2"), ask("b"))
+        await fleet.wait_until_idle()
+        joined, other = run_of(fleet, ask("b")), run_of(fleet, ask("other", "t2"))
+        assert (joined.state, joined.turn, other.waits) == ("done", 0, "time")
+        assert run_of(fleet, ask("a")).state == "done"
+        (entry,) = fleet.entries("event.joined")
+        assert (entry["run"], entry["cause"]) == (first.id, joined.position)
+        closed = [one for one in fleet.entries("run.closed") if one["run"] == joined.id]
+        assert [(one["what"], one["joined"]) for one in closed] == [("joined", first.id)]
+        told = [one.task["session"] for one in scripted.briefings if "session" in one.task]
+        ((one,),) = told  # in one turn alone, and the one event
+        assert (one["id"], one["data"]["text"], one["ref"]) == ("b", "question b", "ref:/session/0")
+        # After it has closed the next event begins a new one.
+        await fleet.send(ask("c"))
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, ask("c")).waits, run_of(fleet, ask("c")).turn) == ("time", 2)
+        assert len(fleet.entries("event.joined")) == 1
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_events_of_a_batch_go_to_one_run(tmp_path: Path) -> None:
+    fleet, scripted = session_fleet(tmp_path, patient)
+    async with fleet:
+        await fleet.send(*(ask(str(number)) for number in range(5)))
+        await fleet.wait_until_idle()
+        runs = [run_of(fleet, ask(str(number))) for number in range(5)]
+        assert {run.state for run in runs} == {"done"}
+        begun = [run for run in runs if run.turn]
+        # What a judge thought while another event joined is thought again.
+        stand = {(one.run, one.turn): one for one in scripted.briefings}.values()
+        told = [each["id"] for one in stand for each in one.task.get("session", ())]
+        ids = [one.event.id for one in stand if one.turn == 1]
+        # Every event was handled once: it began a run, or joined one and was told.
+        assert sorted(told + ids) == ["0", "1", "2", "3", "4"]
+        assert len(begun) == len(ids)
+        assert len(fleet.entries("event.joined")) == len(told)
+
+
+async def test_what_joins_is_untrusted_but_for_what_is_vouched(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if not briefing.task.get("session"):
+            return says(Proposal("task.wait", {"for_s": 60}))
+        at = "/session/0"
+        return says(
+            Proposal("wire.send", {"to": Ref(f"{at}/data/to"), "text": "x"}),
+            Proposal("wire.send", {"to": Ref(f"{at}/subject"), "text": Ref(f"{at}/data/text")}),
+            Proposal("wire.send", {"to": Ref(f"{at}/data/none"), "text": "x"}),
+            Proposal("wire.send", {"to": Ref("/session/1/data/to"), "text": "x"}),
+        )
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(ask("b", readers=frozenset({"desk"})))
+        await fleet.wait_until_idle()
+        rows = fleet.app.store.runs.actions(run_of(fleet, ask("a")).id)
+        sent = [parse_record(row.record) for row in rows if row.tool == "wire.send"]
+        assert [one["origins"]["/to"] for one in sent] == ["untrusted", "trusted"]
+        assert sent[1]["origins"]["/text"] == "untrusted"
+        assert {tuple(one["readers"]["/to"]) for one in sent} == {("desk",)}
+        assert len(fleet.entries("action.refused")) == 2
+
+
+async def test_no_finish_passes_over_an_event_that_joined(tmp_path: Path) -> None:
+    """It is told first, though the finish was proposed when nobody knew of it."""
+    gate: dict[str, Any] = {}
+
+    class Slow(Scripted):
+        async def reason(self, briefing: Briefing) -> Any:
+            self.briefings.append(briefing)
+            if briefing.turn == 2:
+                await fleet.send(ask("b"))
+                for _ in range(200):
+                    if fleet.entries("event.joined"):
+                        break
+                    await asyncio.sleep(0.01)
+                gate["joined"] = len(fleet.entries("event.joined"))
+            if briefing.turn == 1:
+                return says(send("1"), send("2"))
+            return says(finish())
+
+    fleet, _ = session_fleet(tmp_path, patient, kind="adk")
+    scripted = Slow(patient)
+    fleet._reasoners = {"adk": scripted}
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        assert gate["joined"] == 1
+        assert [one.turn for one in scripted.briefings] == [1, 2, 3]  # no answer is thrown away
+        assert [len(one.task.get("session", ())) for one in scripted.briefings] == [0, 0, 1]
+        found = [
+            (row.decided, row.rule)
+            for row in fleet.app.store.runs.actions(run_of(fleet, ask("a")).id)
+            if row.tool == "task.finish"
+        ]
+        assert [decided for decided, _ in found] == ["deny", "permit"]
+        assert run_of(fleet, ask("a")).state == "done"
