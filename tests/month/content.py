@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.simulation.fleet import POLICIES, TIMEOUT_S
 
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 from vedette.testing import toy_fleet
 from vedette.testing.harness import checkout
 from vedette.testing.toy_fleet import without_bars
@@ -32,6 +32,8 @@ TASKED = ("surveyor", "inventory", "inspector")
 WRITERS = ("correspondent", "planner", "auditor")
 DESK = "harbour_desk"
 AGENTS = (*SHIPPED, *KEEPERS, *READERS, *TASKED, *WRITERS, DESK)
+# Whom it may ask.
+ASKED = {"surveyor": "inspector", "inventory": "surveyor"}
 # How many actions a day this one may take: fewer than it is asked for on a busy day.
 SHORT_OF = {"fuel_dock": 60, "surveyor": 40}
 # Bytes of a model's request, so that a task of some twenty turns hands off.
@@ -168,6 +170,9 @@ class Judge(Base):
         name = current["id"]
         if notes.get("at") == name and mine and mine[-1]["tool"] != "item.close":
             state = "done" if mine[-1]["status"] == "done" else "failed"
+            part = mine[-1].get("data", {}).get("items")
+            if mine[-1]["tool"] == "agent.ask" and part and part["done"] < part["of"]:
+                state = "failed"
             if state == "done" and name in given["repeats"] and not notes["again"]:
                 text = f"{given['task']}/{name}"
                 same = Proposal("wire.send", {"to": DESK, "text": text})
@@ -176,6 +181,21 @@ class Judge(Base):
                 why = mine[-1]["status"]
                 close = Proposal("item.close", {"id": name, "state": state, "why": why})
                 return say(f"closes {name}", close, notes={**notes, "at": ""})
+        if name in given["delegates"]:
+            goal = f"[{given['task']}.{name}] do all items"
+            inputs = {"task": f"{given['task']}.{name}", "items": ["x1", "x2"], "claims": 0}
+            inputs |= dict.fromkeys(("asks", "stands", "repeats", "delegates", "waits"), [])
+            budget = {"actions": 6}
+            asks = {"agent": Ref("/charter/asks/0"), "goal": goal, "inputs": inputs}
+            part = Proposal("agent.ask", {**asks, "budget": budget, "deadline_s": 86_400})
+            return say(f"asks for {name}", part, notes={**notes, "at": name, "tries": 2})
+        if name in given["waits"]:
+            till = {"for_s": 7200}
+            if given["waits"].index(name) % 2:
+                where = {"/data/for": given["task"]}
+                till = {"for_s": 20_000, "event": Ref("/charter/waits_for/0"), "where": where}
+            wait = Proposal("task.wait", till)
+            return say(f"waits for {name}", wait, notes={**notes, "at": name, "tries": 2})
         if name in given["stands"] and len(task.get("notes", ())) <= notes["said"]:
             return say("stands still", notes=notes)
         if notes["claims"] < given["claims"]:
@@ -219,7 +239,9 @@ def write_content(folder: Path) -> None:
     for name, trigger in READERS.items():
         _write(agents, name, "reasoner: judge", 8, "{%s}" % trigger, _READER)
     for name in TASKED:
-        work = "work: {max_turns: 200, no_progress: 4, deadline: 9d}\n"
+        asks = f"asks: [{ASKED[name]}], " if name in ASKED else ""
+        work = "work: {max_turns: 200, no_progress: 4, deadline: 9d, %swaits_for: [tide.turned]}\n"
+        work %= asks
         _write(agents, name, "reasoner: judge", 1, "{on: never.comes}", _TASK_JUDGE, work)
         (agents / name / "done.yaml").write_text(_DONE)
     bounds = (
@@ -294,7 +316,7 @@ def _write_policies(to: Path, extra: dict[str, str]) -> None:
         grants += toy_fleet.GRANTS.format(name=name, mode=modes.get(name, "act"))
     own = "".join(
         f"    {tool.name}: {{verb: {tool.verb}, resource: {tool.resource}, impact: low}}\n"
-        for tool in WORK_TOOLS.values()
+        for tool in {**WORK_TOOLS, **ASK_TOOLS}.values()
     )
     for name in _readers():
         takes = own if name in (*TASKED, *WRITERS) else ""

@@ -215,11 +215,38 @@ def _check_items(
 ) -> Found:
     for item, state in _states(plan, ledger, entries).items():
         texts = [f"{plan.name}/{item}", *(f"{plan.name}/{item}/{at}" for at in range(2, 9))]
+        if item in plan.waits:
+            yield from _check_wait(plan, item, entries)
+            continue
+        if item in plan.delegates:
+            texts = [f"{plan.name}.{item}/x1"]
+            if done.get(f"{plan.name}.{item}/x1", 0) != done.get(f"{plan.name}.{item}/x2", 0):
+                if state == "done":
+                    yield Violation("untrue", f"{plan.name}.{item} is done, and half of it is not")
         times = sum(done.get(text, 0) for text in texts)
         if state == "done" and times != 1:
             yield Violation("doubled" if times else "untrue", f"{plan.name}/{item}: done {times} times")
         if item in plan.refuses and state == "done":
             yield Violation("untrue", f"{plan.name}/{item} is done, and was refused")
+
+
+def _check_wait(plan: TaskPlan, item: str, entries: list[dict]) -> Found:
+    """No wait of a task is over before its time, but by its event; and none is twice over."""
+    starts = {e["action"]: e["at"] for e in entries
+              if e["kind"] == "effect.started" and e["tool"] == "task.wait"}  # fmt: skip
+    matched = {e["at"] for e in entries if e["kind"] == "event.matched"}
+    ends = Counter(e["action"] for e in entries
+                   if e["kind"] == "effect.done" and e["tool"] == "task.wait")  # fmt: skip
+    for entry in entries:
+        if entry["kind"] != "effect.done" or entry["tool"] != "task.wait":
+            continue
+        waited_us = entry["at"] - starts[entry["action"]]
+        if ends[entry["action"]] > 1:
+            yield Violation("doubled", f"{plan.name}: a wait of it was over twice")
+        if waited_us < 7_200_000_000 and not any(at <= entry["at"] for at in matched):
+            yield Violation("too early", f"{plan.name} waited {waited_us / 1e6:.0f} s")
+        if waited_us > 7_200_000_000 + 86_400_000_000:
+            yield Violation("not live", f"{plan.name} waited {waited_us / 1e6:.0f} s")
 
 
 def _met(plan: TaskPlan, ledger: Ledger, entries: list[dict], done: Mapping[str, int]) -> str:

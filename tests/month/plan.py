@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from functools import cache
 
-from tests.month.content import KEEPERS, OBSERVES, TASKED, WRITERS
+from tests.month.content import ASKED, KEEPERS, OBSERVES, TASKED, WRITERS
 from tests.month.record import TaskPlan
 from tests.simulation.plan import CALLS, HELD, ROW, Delivery, Operation, Plan
 
@@ -159,11 +159,13 @@ def _tasks(draw: random.Random, number: int, first: int, rate: float) -> tuple[T
             items = tuple(f"i{at}" for at in range(1, draw.choice((3, 6, 12, 25)) + 1))
             few = [one for one in items if draw.random() < 0.1]
             asked = tuple(one for one in items if draw.random() < 0.06)
+            free = tuple(one for one in items if one not in (*asked, *few))
+            delegates = free[:1] if agent in ASKED and draw.random() < 0.6 else ()
             plan = TaskPlan(
                 name, agent, items, claims=claims, person=person, deadline=deadline,
                 refuses=tuple(few[:1]),
                 asks=asked,
-                repeats=tuple(one for one in items if one not in (*asked, *few))[-1:],
+                repeats=free[-1:], delegates=delegates, waits=free[2:4],
                 stands=tuple(one for one in items if draw.random() < 0.05)[:1],
             )  # fmt: skip
         else:
@@ -182,6 +184,9 @@ def _task_orders(draw: random.Random, task: TaskPlan) -> list[Operation]:
     given_s = round(HOUR_S * draw.uniform(7, 15), 3)
     made = [Operation(given_s, "start", task.name)]
     later = round(given_s + draw.choice((0.05, 0.5, 20, 3600)), 3)
+    if len(task.waits) > 1 and draw.random() < 0.7:
+        turned = round(given_s + HOUR_S * draw.uniform(2.2, 6), 3)
+        made.append(Operation(turned, "tide", task.name))
     word = draw.random()
     if word < 0.25:
         until = round(later + HOUR_S * draw.uniform(0.2, 8), 3)

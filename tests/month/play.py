@@ -376,6 +376,7 @@ class Day(Play):
         inputs = {
             "task": plan.name, "items": list(plan.items), "claims": plan.claims,
             "asks": list(plan.asks), "stands": list(plan.stands), "repeats": list(plan.repeats),
+            "delegates": list(plan.delegates), "waits": list(plan.waits),
         }  # fmt: skip
         given: dict[str, Any] = {"inputs": inputs} if plan.items else {}
         if conditions:
@@ -403,6 +404,12 @@ class Day(Play):
         plan = self.record.tasks.get(one.what)
         if plan is not None and plan.run:
             await self.tell(verb, run=plan.run, **more)
+
+    async def do_tide(self, one: Operation) -> None:
+        """Let the tide turn for a task that may wait for it."""
+        event = Wire("harbour", f"tide-{one.what}", "tide.turned", "tide", None,
+                     {"for": one.what}, vouched=ENVELOPE)  # fmt: skip
+        await self.send([event])
 
     async def do_pause(self, one: Operation) -> None:
         await self.say(one, "work_pause")
