@@ -169,7 +169,7 @@ class Judge(Base):
         mine = [one for one in answers if one["tool"] not in ("task.finish", "item.add")]
         name = current["id"]
         if notes.get("at") == name and mine and mine[-1]["tool"] != "item.close":
-            state = "done" if mine[-1]["status"] == "done" else "failed"
+            state = "done" if mine[-1]["status"] in ("done", "done before") else "failed"
             part = mine[-1].get("data", {}).get("items")
             if mine[-1]["tool"] == "agent.ask" and part and part["done"] < part["of"]:
                 state = "failed"
