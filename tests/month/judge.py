@@ -21,8 +21,8 @@ from tests.month.oracles import (
     check_undos,
     count_booked,
 )
-from tests.month.recount import compare
 from tests.month.record import Record
+from tests.month.recount import compare
 from tests.simulation.history import History
 from tests.simulation.model import judge
 from tests.simulation.promises.reading import Violation

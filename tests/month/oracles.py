@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tests.month.content import KEEPERS, PRICE, ROOM
 from tests.month.ledger import Ledger
 from tests.month.record import Bill, Record, TaskPlan
-from tests.simulation.history import Act, History
+from tests.simulation.history import History
 from tests.simulation.promises import permits
 from tests.simulation.promises.reading import Violation
 
@@ -62,7 +62,9 @@ def check_bills(record: Record, ledger: Ledger) -> Found:
                 exact[tokens, money] += 1
         bills = Counter((b.read + b.written, price_of(b.read, b.written)) for b in billed[agent])
         for spent, times in (exact - bills).items():
-            yield Violation("spend", f"{agent}: {times} turns are booked at {spent}, and not billed")
+            yield Violation(
+                "spend", f"{agent}: {times} turns are booked at {spent}, and not billed"
+            )
         more = bills - exact
         if (number := more.total()) > len(worst):
             what = f"{number} bills are not booked, {len(worst)} turns at their worst case"
@@ -142,7 +144,11 @@ def check_others(record: Record, history: History) -> Found:
     there = {act.tool for act in acts} | {"incident.notify"}
     for entry in history.entries:
         said = entry["kind"] == "effect.done" and entry["tool"] in there
-        if said and entry["agent"] not in KEEPERS and entry["action"].removeprefix("act_") not in did:
+        if (
+            said
+            and entry["agent"] not in KEEPERS
+            and entry["action"].removeprefix("act_") not in did
+        ):
             yield Violation("untrue", f"entry {entry['seq']}: {entry['tool']}, and it never was")
     keys = {e["action"].removeprefix("act_") for e in history.entries
             if e["kind"] == "action.decided" and e["outcome"] == "permit"}  # fmt: skip
@@ -154,7 +160,9 @@ def check_others(record: Record, history: History) -> Found:
 def check_undos(record: Record) -> Found:
     """What is taken back is what a person named, once."""
     named = Counter(undo.text for undo in record.undone)
-    lowered = Counter(act.text for act in record.acts if (act.tool, act.what) == ("flag.lower", "done"))
+    lowered = Counter(
+        act.text for act in record.acts if (act.tool, act.what) == ("flag.lower", "done")
+    )
     for text, times in lowered.items():
         if times > named[text]:
             yield Violation("doubled", f"{text} was taken back {times} times")
@@ -193,7 +201,9 @@ def check_tasks(record: Record, ledger: Ledger) -> Found:
         if met:
             yield Violation("unmet", f"{plan.name} of {plan.agent} ended: {met}")
         if close.get("items", 0) != len(plan.items):
-            yield Violation("untrue", f"{plan.name}: {close.get('items')} items of {len(plan.items)}")
+            yield Violation(
+                "untrue", f"{plan.name}: {close.get('items')} items of {len(plan.items)}"
+            )
     for text, times in done.items():
         if times > 1:
             yield Violation("doubled", f"{text}: done {times} times")
@@ -217,7 +227,9 @@ def _check_items(
         texts = [f"{plan.name}/{item}", *(f"{plan.name}/{item}/{at}" for at in range(2, 9))]
         times = sum(done.get(text, 0) for text in texts)
         if state == "done" and times != 1:
-            yield Violation("doubled" if times else "untrue", f"{plan.name}/{item}: done {times} times")
+            yield Violation(
+                "doubled" if times else "untrue", f"{plan.name}/{item}: done {times} times"
+            )
         if item in plan.refuses and state == "done":
             yield Violation("untrue", f"{plan.name}/{item} is done, and was refused")
 

@@ -149,9 +149,7 @@ class Day(Play):
 
     def make_life(self, folder: Path) -> Life:
         """Return a life over a state folder, not opened."""
-        settings = settings_of(
-            self.content, folder, self.targets, store_of(self.server, folder)
-        )
+        settings = settings_of(self.content, folder, self.targets, store_of(self.server, folder))
         settings = replace(
             settings,
             targets={**settings.targets, "oncall": {"kind": "webhook", "url": self.on_call.url}},
@@ -369,7 +367,11 @@ class Day(Play):
         conditions: list[dict[str, Any]] = []
         if plan.letters:
             conditions.append(
-                {"name": "sent", "action": "wire.send", "at_least": plan.letters - len(set(plan.asks))}
+                {
+                    "name": "sent",
+                    "action": "wire.send",
+                    "at_least": plan.letters - len(set(plan.asks)),
+                }
             )
         if plan.person:
             conditions.append({"name": "seen", "person": "has seen it"})
@@ -460,7 +462,9 @@ class Day(Play):
     async def do_promote(self, one: Operation) -> None:
         """Propose a notice as a person, and promote it."""
         text = f"Notice {self.day.number}: the north quay is closed at low water."
-        said = await self.tell("memory_propose", into="harbour/notices", text=text, topics=["tides"])
+        said = await self.tell(
+            "memory_propose", into="harbour/notices", text=text, topics=["tides"]
+        )
         if not said:
             return
         name = f"harbour/{said['candidate']}"

@@ -19,8 +19,8 @@ from tests.month.oracles import (
     price_of,
 )
 from tests.month.planted import planted
-from tests.month.recount import compare, recount
 from tests.month.record import Bill, Notice, Record, TaskPlan, Undo
+from tests.month.recount import compare, recount
 from tests.mutants.catalogue import ROOT
 from tests.simulation.history import Act, History, Order
 
@@ -203,7 +203,7 @@ def test_a_report_that_is_off_by_one_is_found() -> None:
         "traffic": {name: counted[name] for name in ("events", "refused", "runs_closed",
                                                      "runs_dead", "decisions", "effects", "starts")}
         | {"unreadable": 0},
-        "questions": {name: 0 for name in ("approved", "denied", "expired", "asked")},
+        "questions": dict.fromkeys(("approved", "denied", "expired", "asked"), 0),
         "answered": [], "exceptions": [], "changed": [], "budgets": {"spent": []},
         "wakeups": [{"agent": "surveyor", "at_no_cost": 1, "by_model": 0, "by_people": 0,
                      "useful": 0}],

@@ -157,7 +157,9 @@ def _letter(prompt: Any) -> Any:
     name = hashlib.sha256(prompt.texts[0].encode()).hexdigest()[:16]
     if prompt.turn == 0:
         return ToolCall("book.look", {"text": f"{name}/look"})
-    return ToolCall("wire.send", {"to": TO_DESK, "text": f"{name}/send"}) if prompt.turn == 1 else "ok"
+    return (
+        ToolCall("wire.send", {"to": TO_DESK, "text": f"{name}/send"}) if prompt.turn == 1 else "ok"
+    )
 
 
 class OnCall:
