@@ -169,7 +169,7 @@ class Judge(Base):
         mine = [one for one in answers if one["tool"] not in ("task.finish", "item.add")]
         name = current["id"]
         if notes.get("at") == name and mine and mine[-1]["tool"] != "item.close":
-            state = "done" if mine[-1]["status"] == "done" else "failed"
+            state = "done" if mine[-1]["status"] in ("done", "done before") else "failed"
             if state == "done" and name in given["repeats"] and not notes["again"]:
                 text = f"{given['task']}/{name}"
                 same = Proposal("wire.send", {"to": DESK, "text": text})
