@@ -14,7 +14,7 @@ from tests.simulation.fleet import POLICIES, TIMEOUT_S
 
 from vedette.domain.work_tools import WORK_TOOLS
 from vedette.testing import toy_fleet
-from vedette.testing.harness import checkout
+from vedette.testing.harness import checkout, copy_policies, remove_tests
 from vedette.testing.toy_fleet import without_bars
 
 SHIPPED = ("anomaly_detection", "memory_curator")
@@ -314,4 +314,4 @@ def _write_policies(to: Path, extra: dict[str, str]) -> None:
         "budgets/data.yaml": budgets,
         **extra,
     }
-    toy_fleet.remove_tests(toy_fleet.copy_policies(to, more))
+    remove_tests(copy_policies(to, more))

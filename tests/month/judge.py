@@ -57,7 +57,11 @@ def read_spend(machine: Path, since_us: int, until_us: int) -> Counter[tuple[str
     store = apsw.Connection(str(machine / "store.db"), vfs="unix")
     rows = store.execute(_SPENT, (since_us // MINUTE_US, until_us // MINUTE_US)).fetchall()
     store.close()
-    return Counter({(agent, unit): int(total) for agent, unit, total in rows if agent and total})
+    booked: Counter[tuple[str, str]] = Counter()
+    for agent, unit, total in rows:
+        if agent and total:
+            booked[str(agent), str(unit)] = int(str(total))
+    return booked
 
 
 def judge_month(record: Record, machine: Path, archive: Path) -> list[Violation]:

@@ -122,7 +122,9 @@ class Day(Play):
         self.boots = list(record.boots) or [0]
         draw = random.Random(f"{day.plan.seed}/provider")
         self.provider = Provider(self.loop, record, draw)
-        self.targets = MonthTargets(self.loop, day.plan.seed, self.durable.head, self.trace, record)
+        self.targets = self.places = MonthTargets(
+            self.loop, day.plan.seed, self.durable.head, self.trace, record
+        )
         self.on_call = OnCall()
         self.on_call.record = record.hooks
 
@@ -363,7 +365,7 @@ class Day(Play):
         """Give a task."""
         plan = next(task for task in self.day.tasks if task.name == one.what)
         self.record.tasks[plan.name] = plan
-        self.targets._refused |= {f"{plan.name}/{item}" for item in plan.refuses}
+        self.places.refuse(plan)
         conditions: list[dict[str, Any]] = []
         if plan.letters:
             conditions.append(
