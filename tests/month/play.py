@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -64,9 +65,17 @@ def wall_us(at_s: float) -> int:
 class MonthLife(Life):
     """A life with what a run has beside the line: schedules, and the model of the month."""
 
-    def __init__(self, loop: SimLoop, name: str, settings: Any, provider: Provider) -> None:
+    def __init__(
+        self, loop: SimLoop, name: str, settings: Any, provider: Provider, starts: list[float]
+    ) -> None:
         super().__init__(loop, name, settings, mortal=True)
-        self._provider = provider
+        self._provider, self._starts = provider, starts
+
+    async def open(self) -> None:
+        """Open the fleet; what that took of the processor is noted, in seconds."""
+        began = time.process_time()
+        await super().open()
+        self._starts.append(time.process_time() - began)
 
     async def _open(self) -> Any:
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
@@ -125,6 +134,7 @@ class Day(Play):
         self.targets = self.places = MonthTargets(
             self.loop, day.plan.seed, self.durable.head, self.trace, record
         )
+        self.starts: list[float] = []
         self.on_call = OnCall()
         self.on_call.record = record.hooks
 
@@ -156,7 +166,7 @@ class Day(Play):
             settings,
             targets={**settings.targets, "oncall": {"kind": "webhook", "url": self.on_call.url}},
         )
-        return MonthLife(self.loop, folder.name, settings, self.provider)
+        return MonthLife(self.loop, folder.name, settings, self.provider, self.starts)
 
     async def main(self) -> None:
         """Play the day from midnight to midnight."""
@@ -463,7 +473,8 @@ class Day(Play):
 
     async def do_promote(self, one: Operation) -> None:
         """Propose a notice as a person, and promote it."""
-        text = f"Notice {self.day.number}: the north quay is closed at low water."
+        # (What a letter asks, and the types of ticks and tasks: they are asked for by words.)
+        text = f"Notice {self.day.number} for each letter, tick and task: no berth at low water."
         said = await self.tell(
             "memory_propose", into="harbour/notices", text=text, topics=["tides"]
         )
