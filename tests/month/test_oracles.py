@@ -23,6 +23,7 @@ from tests.month.record import Bill, Notice, Record, TaskPlan, Undo
 from tests.month.recount import compare, recount
 from tests.mutants.catalogue import ROOT
 from tests.simulation.history import Act, History, Order
+from tests.simulation.promises.effects import find_expired
 
 Fields = dict[str, Any]
 TASK = TaskPlan("T-1", "surveyor", items=("a", "b"), person=True, run="run_1")
@@ -216,3 +217,12 @@ def test_a_report_that_is_off_by_one_is_found() -> None:
 def test_planted_bugs_fit_the_sources() -> None:
     for mutant, _ in planted():
         mutant.apply((ROOT / mutant.file).read_text("utf-8"))
+
+
+def test_a_hold_that_expires_too_early_excuses_nothing() -> None:
+    asked = entry(1, "action.decided", action="act_k", outcome="hold")
+    over = entry(10, "hold.expired", action="act_k")
+    history = History(entries=[asked, over], expires_us=9_000_000)
+    assert find_expired(history) == {"act_k"}
+    history.expires_us += 1
+    assert find_expired(history) == set()
