@@ -14,7 +14,7 @@ from tests.simulation.fleet import POLICIES, TIMEOUT_S
 
 from vedette.domain.work_tools import ASK_TOOLS, WORK_TOOLS
 from vedette.testing import toy_fleet
-from vedette.testing.harness import checkout
+from vedette.testing.harness import checkout, copy_policies, remove_tests
 from vedette.testing.toy_fleet import without_bars
 
 SHIPPED = ("anomaly_detection", "memory_curator")
@@ -26,8 +26,10 @@ KEEPERS = (
 ASKS, OBSERVES = "lock_gate", "chandlery"
 WOKEN_TOGETHER = KEEPERS[:6]
 READERS = {
-    "hourly_log": "every: 1h", "daily_digest": 'daily: "06:00"', "weekly_ledger": 'cron: "30 7 * * mon"',
-}  # fmt: skip
+    "hourly_log": "every: 1h",
+    "daily_digest": 'daily: "06:00"',
+    "weekly_ledger": 'cron: "30 7 * * mon"',
+}
 TASKED = ("surveyor", "inventory", "inspector")
 WRITERS = ("correspondent", "planner", "auditor")
 DESK = "harbour_desk"
@@ -223,7 +225,6 @@ topics: [berths, tides]
 retention:
   days: 365
 """
-_NEVER_WAITED = re.compile(r"^  default: \{minute: .*\}$", re.MULTILINE)
 
 
 def write_content(folder: Path) -> None:
@@ -237,7 +238,7 @@ def write_content(folder: Path) -> None:
     for name in KEEPERS:
         _write_keeper(agents, name)
     for name, trigger in READERS.items():
-        _write(agents, name, "reasoner: judge", 8, "{%s}" % trigger, _READER)
+        _write(agents, name, "reasoner: judge", 8, f"{{{trigger}}}", _READER)
     for name in TASKED:
         asks = f"asks: [{ASKED[name]}], " if name in ASKED else ""
         work = "work: {max_turns: 200, no_progress: 4, deadline: 9d, %swaits_for: [tide.turned]}\n"
@@ -326,7 +327,8 @@ def _write_policies(to: Path, extra: dict[str, str]) -> None:
     budgets = (
         "fleet:\n  actions: {hour: 100000, day: 1000000}\n"
         "  model_calls: {hour: 2000, day: 20000}\n"
-        f"agents:\n{caps}prices:\n  fast: {{input: {PRICE[0]}, output: {PRICE[1]}}}\ncomplete: true\n"
+        f"agents:\n{caps}prices:\n  fast: {{input: {PRICE[0]}, output: {PRICE[1]}}}\n"
+        "complete: true\n"
     )
     more = {
         "grants/data.yaml": grants,
@@ -334,4 +336,4 @@ def _write_policies(to: Path, extra: dict[str, str]) -> None:
         "budgets/data.yaml": budgets,
         **extra,
     }
-    toy_fleet.remove_tests(toy_fleet.copy_policies(to, more))
+    remove_tests(copy_policies(to, more))

@@ -21,15 +21,17 @@ from tests.month.oracles import (
     check_undos,
     count_booked,
 )
-from tests.month.recount import compare
 from tests.month.record import Record
+from tests.month.recount import compare
 from tests.simulation.history import History
 from tests.simulation.model import judge
 from tests.simulation.promises.reading import Violation
 from tests.simulation.proof import check_proof
 
 from vedette.ledger.history.report import report
+from vedette.policy.replay import replay
 from vedette.store.sqlite import SqliteReader
+from vedette.testing.harness import TrustingStage
 
 _SPENT = "SELECT agent, unit, SUM(amount) FROM spend WHERE minute>=? AND minute<? GROUP BY 1, 2"
 
@@ -57,7 +59,11 @@ def read_spend(machine: Path, since_us: int, until_us: int) -> Counter[tuple[str
     store = apsw.Connection(str(machine / "store.db"), vfs="unix")
     rows = store.execute(_SPENT, (since_us // MINUTE_US, until_us // MINUTE_US)).fetchall()
     store.close()
-    return Counter({(agent, unit): int(total) for agent, unit, total in rows if agent and total})
+    booked: Counter[tuple[str, str]] = Counter()
+    for agent, unit, total in rows:
+        if agent and total:
+            booked[str(agent), str(unit)] = int(str(total))
+    return booked
 
 
 def judge_month(record: Record, machine: Path, archive: Path) -> list[Violation]:
@@ -69,7 +75,22 @@ def judge_month(record: Record, machine: Path, archive: Path) -> list[Violation]
         found += check(record, ledger)
     found += check_others(record, history)
     found += check_undos(record)
+    found += check_replay(machine)
     return found
+
+
+def check_replay(machine: Path) -> Iterator[Violation]:
+    """Every decision whose content is kept is made again from the record, with the same answer."""
+    store = SqliteReader(machine)
+    try:
+        replayed = replay(store, TrustingStage().load)
+    finally:
+        store.close()
+    for one in replayed.differences:
+        yield Violation("not replayed", f"entry {one.seq}")
+    wrong = {why: n for why, n in replayed.unreplayable.items() if why != "erased"}
+    if wrong or not replayed.decisions:
+        yield Violation("not replayed", f"{replayed.decisions} decisions, {wrong}")
 
 
 def make_history(record: Record, ledger: Ledger, machine: Path) -> History:

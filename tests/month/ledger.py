@@ -74,5 +74,4 @@ def read_ledger(state: Path, archive: Path, since: int = 0) -> Ledger:
 def _archived(folder: Path) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
     if folder.is_dir() and any(folder.glob("*[0-9]")):
         for _, _, segment in Archive(folder).segments:
-            for seq, raw, salt, data in segment.walk():
-                yield seq, raw, salt, data
+            yield from segment.walk()

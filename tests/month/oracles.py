@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from tests.month.content import KEEPERS, PRICE, ROOM
-from tests.month.ledger import Ledger
+from tests.month.ledger import Fields, Ledger
 from tests.month.record import Bill, Record, TaskPlan
-from tests.simulation.history import Act, History
+from tests.simulation.history import History
 from tests.simulation.promises import permits
 from tests.simulation.promises.reading import Violation
 
@@ -62,7 +62,9 @@ def check_bills(record: Record, ledger: Ledger) -> Found:
                 exact[tokens, money] += 1
         bills = Counter((b.read + b.written, price_of(b.read, b.written)) for b in billed[agent])
         for spent, times in (exact - bills).items():
-            yield Violation("spend", f"{agent}: {times} turns are booked at {spent}, and not billed")
+            yield Violation(
+                "spend", f"{agent}: {times} turns are booked at {spent}, and not billed"
+            )
         more = bills - exact
         if (number := more.total()) > len(worst):
             what = f"{number} bills are not booked, {len(worst)} turns at their worst case"
@@ -142,7 +144,11 @@ def check_others(record: Record, history: History) -> Found:
     there = {act.tool for act in acts} | {"incident.notify"}
     for entry in history.entries:
         said = entry["kind"] == "effect.done" and entry["tool"] in there
-        if said and entry["agent"] not in KEEPERS and entry["action"].removeprefix("act_") not in did:
+        if (
+            said
+            and entry["agent"] not in KEEPERS
+            and entry["action"].removeprefix("act_") not in did
+        ):
             yield Violation("untrue", f"entry {entry['seq']}: {entry['tool']}, and it never was")
     keys = {e["action"].removeprefix("act_") for e in history.entries
             if e["kind"] == "action.decided" and e["outcome"] == "permit"}  # fmt: skip
@@ -154,7 +160,9 @@ def check_others(record: Record, history: History) -> Found:
 def check_undos(record: Record) -> Found:
     """What is taken back is what a person named, once."""
     named = Counter(undo.text for undo in record.undone)
-    lowered = Counter(act.text for act in record.acts if (act.tool, act.what) == ("flag.lower", "done"))
+    lowered = Counter(
+        act.text for act in record.acts if (act.tool, act.what) == ("flag.lower", "done")
+    )
     for text, times in lowered.items():
         if times > named[text]:
             yield Violation("doubled", f"{text} was taken back {times} times")
@@ -193,25 +201,40 @@ def check_tasks(record: Record, ledger: Ledger) -> Found:
         if met:
             yield Violation("unmet", f"{plan.name} of {plan.agent} ended: {met}")
         if close.get("items", 0) != len(plan.items):
-            yield Violation("untrue", f"{plan.name}: {close.get('items')} items of {len(plan.items)}")
+            yield Violation(
+                "untrue", f"{plan.name}: {close.get('items')} items of {len(plan.items)}"
+            )
     for text, times in done.items():
         if times > 1:
             yield Violation("doubled", f"{text}: done {times} times")
 
 
-def _states(plan: TaskPlan, ledger: Ledger, entries: list[dict]) -> dict[str, str]:
-    """Return the last state of each item, by what its task's own outcomes say."""
+def _states(plan: TaskPlan, ledger: Ledger, entries: list[Fields]) -> dict[str, str]:
+    """Return the last state of each item, by what its task's own outcomes say.
+
+    Nothing is known of the items of a task whose outcomes an archive has without their content.
+    """
     states = {}
     for entry in entries:
         if entry["kind"] == "effect.done" and entry["tool"] in ("item.add", "item.close"):
-            item = (ledger.bodies.get(entry["seq"]) or {}).get("data", {}).get("item")
+            if entry["seq"] not in ledger.bodies:
+                return {}
+            item = ledger.bodies[entry["seq"]].get("data", {}).get("item")
             if item is not None:
                 states[item["id"]] = item["state"]
     return states
 
 
+def _is_archived(ledger: Ledger, entries: list[Fields]) -> bool:
+    """Say whether what a run's items became lies in an archive, without its content."""
+    made = [
+        e["seq"] for e in entries if e.get("tool") == "item.close" and e["kind"] == "effect.done"
+    ]
+    return bool(made) and min(made) < ledger.first and not ledger.bodies.keys() >= set(made)
+
+
 def _check_items(
-    plan: TaskPlan, ledger: Ledger, entries: list[dict], done: Mapping[str, int]
+    plan: TaskPlan, ledger: Ledger, entries: list[Fields], done: Mapping[str, int]
 ) -> Found:
     for item, state in _states(plan, ledger, entries).items():
         texts = [f"{plan.name}/{item}", *(f"{plan.name}/{item}/{at}" for at in range(2, 9))]
@@ -225,12 +248,14 @@ def _check_items(
                     yield Violation("untrue", f"{plan.name}.{item} is done, and half of it is not")
         times = sum(done.get(text, 0) for text in texts)
         if state == "done" and times != 1:
-            yield Violation("doubled" if times else "untrue", f"{plan.name}/{item}: done {times} times")
+            yield Violation(
+                "doubled" if times else "untrue", f"{plan.name}/{item}: done {times} times"
+            )
         if item in plan.refuses and state == "done":
             yield Violation("untrue", f"{plan.name}/{item} is done, and was refused")
 
 
-def _check_wait(plan: TaskPlan, item: str, entries: list[dict]) -> Found:
+def _check_wait(plan: TaskPlan, item: str, entries: list[Fields]) -> Found:
     """No wait of a task is over before its time, but by its event; and none is twice over."""
     starts = {e["action"]: e["at"] for e in entries
               if e["kind"] == "effect.started" and e["tool"] == "task.wait"}  # fmt: skip
@@ -249,10 +274,12 @@ def _check_wait(plan: TaskPlan, item: str, entries: list[dict]) -> Found:
             yield Violation("not live", f"{plan.name} waited {waited_us / 1e6:.0f} s")
 
 
-def _met(plan: TaskPlan, ledger: Ledger, entries: list[dict], done: Mapping[str, int]) -> str:
+def _met(plan: TaskPlan, ledger: Ledger, entries: list[Fields], done: Mapping[str, int]) -> str:
     """Say what of a task that ended is not met; "" if all is."""
     if plan.items:
         states = _states(plan, ledger, entries)
+        if not states and _is_archived(ledger, entries):
+            return ""
         missing = set(plan.items) - states.keys()
         still = sorted(name for name, state in states.items() if state == "open")
         return f"missing {sorted(missing)}, open {still}" if missing or still else ""

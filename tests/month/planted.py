@@ -1,4 +1,4 @@
-"""`make planted-month`: bugs planted in a copy of the checkout, each found by two days of the month."""
+"""`make planted-month`: bugs planted in a copy of the checkout, each found by a few days."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def main() -> int:
             if given.only in mutant.name:
                 kinds = find(copy, mutant)
                 missed += kind not in kinds
-                print(f"| `{mutant.name}` | {mutant.breaks} | {', '.join(sorted(kinds))} |", flush=True)
+                print(
+                    f"| `{mutant.name}` | {mutant.breaks} | {', '.join(sorted(kinds))} |",
+                    flush=True,
+                )
     print(f"{missed} not found as what they are")
     return 1 if missed else 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -64,9 +65,17 @@ def wall_us(at_s: float) -> int:
 class MonthLife(Life):
     """A life with what a run has beside the line: schedules, and the model of the month."""
 
-    def __init__(self, loop: SimLoop, name: str, settings: Any, provider: Provider) -> None:
+    def __init__(
+        self, loop: SimLoop, name: str, settings: Any, provider: Provider, starts: list[float]
+    ) -> None:
         super().__init__(loop, name, settings, mortal=True)
-        self._provider = provider
+        self._provider, self._starts = provider, starts
+
+    async def open(self) -> None:
+        """Open the fleet; what that took of the processor is noted, in seconds."""
+        began = time.process_time()
+        await super().open()
+        self._starts.append(time.process_time() - began)
 
     async def _open(self) -> Any:
         from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
@@ -122,7 +131,10 @@ class Day(Play):
         self.boots = list(record.boots) or [0]
         draw = random.Random(f"{day.plan.seed}/provider")
         self.provider = Provider(self.loop, record, draw)
-        self.targets = MonthTargets(self.loop, day.plan.seed, self.durable.head, self.trace, record)
+        self.targets = self.places = MonthTargets(
+            self.loop, day.plan.seed, self.durable.head, self.trace, record
+        )
+        self.starts: list[float] = []
         self.on_call = OnCall()
         self.on_call.record = record.hooks
 
@@ -149,14 +161,12 @@ class Day(Play):
 
     def make_life(self, folder: Path) -> Life:
         """Return a life over a state folder, not opened."""
-        settings = settings_of(
-            self.content, folder, self.targets, store_of(self.server, folder)
-        )
+        settings = settings_of(self.content, folder, self.targets, store_of(self.server, folder))
         settings = replace(
             settings,
             targets={**settings.targets, "oncall": {"kind": "webhook", "url": self.on_call.url}},
         )
-        return MonthLife(self.loop, folder.name, settings, self.provider)
+        return MonthLife(self.loop, folder.name, settings, self.provider, self.starts)
 
     async def main(self) -> None:
         """Play the day from midnight to midnight."""
@@ -365,11 +375,15 @@ class Day(Play):
         """Give a task."""
         plan = next(task for task in self.day.tasks if task.name == one.what)
         self.record.tasks[plan.name] = plan
-        self.targets._refused |= {f"{plan.name}/{item}" for item in plan.refuses}
+        self.places.refuse(plan)
         conditions: list[dict[str, Any]] = []
         if plan.letters:
             conditions.append(
-                {"name": "sent", "action": "wire.send", "at_least": plan.letters - len(set(plan.asks))}
+                {
+                    "name": "sent",
+                    "action": "wire.send",
+                    "at_least": plan.letters - len(set(plan.asks)),
+                }
             )
         if plan.person:
             conditions.append({"name": "seen", "person": "has seen it"})
@@ -466,8 +480,11 @@ class Day(Play):
 
     async def do_promote(self, one: Operation) -> None:
         """Propose a notice as a person, and promote it."""
-        text = f"Notice {self.day.number}: the north quay is closed at low water."
-        said = await self.tell("memory_propose", into="harbour/notices", text=text, topics=["tides"])
+        # (What a letter asks, and the types of ticks and tasks: they are asked for by words.)
+        text = f"Notice {self.day.number} for each letter, tick and task: no berth at low water."
+        said = await self.tell(
+            "memory_propose", into="harbour/notices", text=text, topics=["tides"]
+        )
         if not said:
             return
         name = f"harbour/{said['candidate']}"

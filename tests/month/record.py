@@ -37,7 +37,8 @@ class TaskPlan:
     `items` are what it has to do; of those in `refuses` the target refuses the work, in `asks` a
     person is asked, those in `repeats` the agent does again, at those in `stands` it stands still
     until it is spoken to. Those in `delegates` it asks another agent for, those in `waits` are to
-    wait for a time, or for an event. `letters` is how many messages a model's task has to send. `person`: its end wants a person's yes.
+    wait for a time, or for an event. `letters` is how many messages a model's task has to send.
+    `person`: its end wants a person's yes.
     """
 
     name: str

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.month.ledger import read_ledger
 from tests.month.month import Month, memory_folder
+from tests.said import vedette
 from tests.simulation.engine import read_anew
 
 
@@ -27,6 +31,15 @@ def test_two_days_keep_every_promise(month: Month) -> None:
     assert month.record.errors == []
 
 
+def test_who_has_the_public_key_alone_proves_the_ledger(month: Month, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    for name in ("store.db", "ledger.pub", "witness.log"):
+        shutil.copy(month.machine / name, tmp_path / "state")
+    (tmp_path / "vedette.toml").write_text('fleet = "harbour"\nstate = "state"\n')
+    done = vedette(tmp_path, "verify", "ledger", "--json")
+    assert done.code == 0, done.out
+
+
 def test_they_had_of_all_that_a_month_has(month: Month) -> None:
     """What is judged is there: events, calls of a model, tasks that ended, faults, people."""
     record = month.record
@@ -36,7 +49,9 @@ def test_they_had_of_all_that_a_month_has(month: Month) -> None:
     assert {"kill", "slow"} <= {fault.what for fault in record.faults}
     verbs = Counter(order.verb for order in record.orders)
     assert verbs["approve"] > 5
-    assert record.hooks is not None
+    ledger = read_ledger(month.machine, month.work / "archive")
+    cited = [one for body in ledger.bodies.values() for one in body.get("memories", ())]
+    assert any(str(one).startswith("harbour/") for one in cited)
     agents = {act.agent for act in record.acts}
     assert {"hourly_log", "daily_digest"} < agents
     assert any(act.text.startswith("T-") for act in record.acts)

@@ -19,10 +19,11 @@ from tests.month.oracles import (
     price_of,
 )
 from tests.month.planted import planted
-from tests.month.recount import compare, recount
 from tests.month.record import Bill, Notice, Record, TaskPlan, Undo
+from tests.month.recount import compare, recount
 from tests.mutants.catalogue import ROOT
 from tests.simulation.history import Act, History, Order
+from tests.simulation.promises.effects import find_expired
 
 Fields = dict[str, Any]
 TASK = TaskPlan("T-1", "surveyor", items=("a", "b"), person=True, run="run_1")
@@ -203,7 +204,7 @@ def test_a_report_that_is_off_by_one_is_found() -> None:
         "traffic": {name: counted[name] for name in ("events", "refused", "runs_closed",
                                                      "runs_dead", "decisions", "effects", "starts")}
         | {"unreadable": 0},
-        "questions": {name: 0 for name in ("approved", "denied", "expired", "asked")},
+        "questions": dict.fromkeys(("approved", "denied", "expired", "asked"), 0),
         "answered": [], "exceptions": [], "changed": [], "budgets": {"spent": []},
         "wakeups": [{"agent": "surveyor", "at_no_cost": 1, "by_model": 0, "by_people": 0,
                      "useful": 0}],
@@ -216,3 +217,12 @@ def test_a_report_that_is_off_by_one_is_found() -> None:
 def test_planted_bugs_fit_the_sources() -> None:
     for mutant, _ in planted():
         mutant.apply((ROOT / mutant.file).read_text("utf-8"))
+
+
+def test_a_hold_that_expires_too_early_excuses_nothing() -> None:
+    asked = entry(1, "action.decided", action="act_k", outcome="hold")
+    over = entry(10, "hold.expired", action="act_k")
+    history = History(entries=[asked, over], expires_us=9_000_000)
+    assert find_expired(history) == {"act_k"}
+    history.expires_us += 1
+    assert find_expired(history) == set()

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.month.content import DESK
-from tests.month.record import Bill, Letters, Record
+from tests.month.record import Bill, Letters, Record, TaskPlan
 from tests.simulation.fleet import Targets
 from tests.simulation.loop import SimLoop
 
@@ -43,9 +43,13 @@ class MonthTargets(Targets):
         self.record = record
         self.acts, self._known, self._done = record.acts, record.known, record.done
         self._turned_away = record.turned_away
-        self._refused = {
-            f"{plan.name}/{item}" for plan in record.tasks.values() for item in plan.refuses
-        }
+        self._refused: set[str] = set()
+        for plan in record.tasks.values():
+            self.refuse(plan)
+
+    def refuse(self, plan: TaskPlan) -> None:
+        """Refuse from now on what a task says is refused."""
+        self._refused |= {f"{plan.name}/{item}" for item in plan.refuses}
 
     async def act(self, call: Call) -> Outcome:
         """Do what a call asks, unless it is of what is refused."""
@@ -157,7 +161,9 @@ def _letter(prompt: Any) -> Any:
     name = hashlib.sha256(prompt.texts[0].encode()).hexdigest()[:16]
     if prompt.turn == 0:
         return ToolCall("book.look", {"text": f"{name}/look"})
-    return ToolCall("wire.send", {"to": TO_DESK, "text": f"{name}/send"}) if prompt.turn == 1 else "ok"
+    return (
+        ToolCall("wire.send", {"to": TO_DESK, "text": f"{name}/send"}) if prompt.turn == 1 else "ok"
+    )
 
 
 class OnCall:

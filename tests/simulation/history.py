@@ -110,9 +110,9 @@ class History:
     ledger. `proof` says what of the ledger does not agree with its signed heads and salted digests;
     `content` is all content that is left at the end, as text; `spend` how many actions are booked
     of each agent. Whoever does not look leaves these three empty. `expires_us` is how long a hold
-    that nobody answers stays open (NEVER: a history is shorter than that), `judged` the agents whose events are all here (None: all).
-    Every fault has ended and every
-    person has answered before `end_s`; how long that is, is the bound of liveness.
+    that nobody answers stays open (NEVER: a history is shorter than that), `judged` are the agents
+    whose events are all here (None: all). Every fault has ended and every person has answered
+    before `end_s`; how long that is, is the bound of liveness.
     """
 
     events: list[Event] = field(default_factory=list)

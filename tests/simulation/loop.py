@@ -120,9 +120,7 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
     that no callback caught.
     """
 
-    def __init__(
-        self, seed: int, at_s: float = BOOT_S, *, most_steps: int = MOST_STEPS
-    ) -> None:
+    def __init__(self, seed: int, at_s: float = BOOT_S, *, most_steps: int = MOST_STEPS) -> None:
         self._most_steps = most_steps
         self.draw = random.Random(f"{seed}/schedule")
         self.steps = 0

@@ -95,6 +95,8 @@ def find_expired(history: History) -> set[str]:
         return {entry["action"] for entry in find_entries(history, "hold.expired")}
     asked: dict[str, int] = {}
     expired: set[str] = set()
+    if history.expires_us == NEVER:
+        return expired
     for entry in find_entries(history, "action.decided", "hold.expired"):
         if entry["kind"] == "hold.expired":
             if entry["at"] - asked.get(entry["action"], entry["at"]) >= history.expires_us:
@@ -214,7 +216,7 @@ def check_outcomes(history: History) -> Found:
     last = {
         entry["action"].removeprefix("act_"): entry
         for entry in find_entries(history, "effect.done", "effect.failed", "effect.cancelled")
-        if history.judges(entry["agent"])
+        if history.judges(entry.get("agent", ""))
     }
     for key, entry in last.items():
         said = f"entry {entry['seq']}: {entry['kind']} of {entry['tool']}"
