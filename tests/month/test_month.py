@@ -13,6 +13,8 @@ from tests.month.month import Month, memory_folder
 from tests.said import vedette
 from tests.simulation.engine import read_anew
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 
 @pytest.fixture(scope="module")
 def month() -> Iterator[Month]:
@@ -25,7 +27,6 @@ def month() -> Iterator[Month]:
     read_anew()
 
 
-@pytest.mark.timeout(300)
 def test_two_days_keep_every_promise(month: Month) -> None:
     assert month.judge() == []
     assert month.record.errors == []
