@@ -243,9 +243,9 @@ def _check_items(
             continue
         if item in plan.delegates:
             texts = [f"{plan.name}.{item}/x1"]
-            if done.get(f"{plan.name}.{item}/x1", 0) != done.get(f"{plan.name}.{item}/x2", 0):
-                if state == "done":
-                    yield Violation("untrue", f"{plan.name}.{item} is done, and half of it is not")
+            other = done.get(f"{plan.name}.{item}/x2", 0)
+            if state == "done" and other != done.get(texts[0], 0):
+                yield Violation("untrue", f"{plan.name}.{item} is done, and half of it is not")
         times = sum(done.get(text, 0) for text in texts)
         if state == "done" and times != 1:
             yield Violation(
