@@ -200,7 +200,7 @@ class Judge(Base):
             return say(f"waits for {name}", wait, notes={**notes, "at": name, "tries": 2})
         if name in given["stands"] and len(task.get("notes", ())) <= notes["said"]:
             return say("stands still", notes=notes)
-        if notes["claims"] < given["claims"]:
+        if notes["claims"] < given["claims"] and items["done"]:
             notes["claims"] += 1
             return say("claims", Proposal("task.finish", {"summary": "nearly"}), notes=notes)
         tries = notes["tries"] + 1 if notes.get("at") == name else 1
