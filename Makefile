@@ -18,8 +18,8 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-canary bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls \
-  weekly-review
+  month planted-month simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage \
+  show-held-calls weekly-review
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,14 @@ clients: ## The sample agents (a script, LangGraph, the OpenAI Agents SDK) befor
 jepsen: ## The promises on real processes under SEED=n faults; ARGS="--minutes 30 --store postgresql"
 	@tools/setup
 	@SEED=$(SEED) $(BIN)/python -m tests.jepsen $(ARGS)
+
+month: ## Thirty virtual days of a harbour with twenty agents, tasks and faults; resumable (15 min of CPU; ARGS="--days 3 --rate 0.2")
+	@tools/setup
+	@$(BIN)/python -m tests.month $(ARGS)
+
+planted-month: ## Bugs planted in a copy of the checkout, which a few days of the month find (5 min; ARGS="--only NAME")
+	@tools/setup
+	@$(BIN)/python -m tests.month.planted $(ARGS)
 
 planted: ## Bugs planted in a copy of the checkout: how soon the simulation finds each; ARGS="--most 1000"
 	@tools/setup

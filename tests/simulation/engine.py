@@ -232,6 +232,12 @@ def read_once() -> None:
     _CODE_LOADER.source_to_code = _compile
 
 
+def forget_agent(root: Path, name: str) -> None:
+    """Let an agent's folder, which somebody changed, be read anew."""
+    _READ.pop(root, None)
+    _FILES.pop(root / "agents" / name, None)
+
+
 def read_anew() -> None:
     """Let lives read for themselves again."""
     fleet_loader.load_fleet, bundle_data.read_data = _really_load, _really_read

@@ -109,8 +109,10 @@ class History:
     are orders that people were told no to, each with the reason; `person` is who they are in the
     ledger. `proof` says what of the ledger does not agree with its signed heads and salted digests;
     `content` is all content that is left at the end, as text; `spend` how many actions are booked
-    of each agent. Whoever does not look leaves these three empty. Every fault has ended and every
-    person has answered before `end_s`; how long that is, is the bound of liveness.
+    of each agent. Whoever does not look leaves these three empty. `expires_us` is how long a hold
+    that nobody answers stays open (NEVER: a history is shorter than that), `judged` are the agents
+    whose events are all here (None: all). Every fault has ended and every person has answered
+    before `end_s`; how long that is, is the bound of liveness.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -128,7 +130,13 @@ class History:
     spend: dict[str, int] | None = None
     grace_s: float = 0.0
     quiet_s: float = 0.0
+    expires_us: float = NEVER
+    judged: frozenset[str] | None = None
     end_s: float = 0.0
+
+    def judges(self, agent: str) -> bool:
+        """Say whether all that an agent was asked is here."""
+        return self.judged is None or agent in self.judged
 
     def refuse(self, order: Order, why: str) -> None:
         """Take back an order that was refused: it binds nobody."""

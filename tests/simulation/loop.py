@@ -40,7 +40,7 @@ STEP_S = 2e-6
 EPOCH_US = 1_750_000_000_000_000
 BOOT_S = 1000.0
 # A history that takes more goes round in a circle; a long one takes a tenth.
-_MOST_STEPS = 1_500_000
+MOST_STEPS = 1_500_000
 
 
 class Deadlock(Exception):
@@ -120,7 +120,8 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
     that no callback caught.
     """
 
-    def __init__(self, seed: int, at_s: float = BOOT_S) -> None:
+    def __init__(self, seed: int, at_s: float = BOOT_S, *, most_steps: int = MOST_STEPS) -> None:
+        self._most_steps = most_steps
         self.draw = random.Random(f"{seed}/schedule")
         self.steps = 0
         self.errors: list[BaseException] = []
@@ -346,7 +347,7 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
                     raise Deadlock("nobody is ready and nobody waits for an instant")
                 self._now = max(self._now, timers[0][0])
             self._now += STEP_S
-            if self._now > self._end or self.steps > _MOST_STEPS:
+            if self._now > self._end or self.steps > self._most_steps:
                 raise TimeoutError("the history has not ended in its time")
             while timers and timers[0][0] <= self._now:
                 ready.append(heapq.heappop(timers)[2])

@@ -84,13 +84,17 @@ class Played:
 def play(plan: Plan, content: Path, folder: Path) -> Played:
     """Play a plan over the fleet of `content`, in `folder`, and judge it."""
     read_once()
-    return _Play(plan, content, folder).run()
+    return Play(plan, content, folder).run()
 
 
-class _Play:
-    def __init__(self, plan: Plan, content: Path, folder: Path) -> None:
+class Play:
+    """One plan that is carried out. `loop` is a new one of the plan's seed unless it is given."""
+
+    def __init__(
+        self, plan: Plan, content: Path, folder: Path, loop: SimLoop | None = None
+    ) -> None:
         self.plan, self.content, self.folder = plan, content, folder
-        self.loop = SimLoop(plan.seed)
+        self.loop = loop or SimLoop(plan.seed)
         self.draw = random.Random(f"{plan.seed}/world")
         self.lines: list[str] = []
         self.history = History()
@@ -201,10 +205,7 @@ class _Play:
             async with self.restoring:
                 folder = self.machine(slot)
             self.stamp(folder)
-            store = store_of(self.server, folder)
-            settings = settings_of(self.content, folder, self.targets, store)
-            mortal = any(one.do == "death" for one in self.plan.operations)
-            life = Life(self.loop, folder.name, settings, mortal=mortal)
+            life = self.make_life(folder)
             life.owner.wall_offset_us, life.owner.boots = self.offsets[slot], self.boots[slot]
             self.lives[slot] = life
             try:
@@ -224,6 +225,13 @@ class _Play:
             self.trace(f"{life.owner.name} is up")
             return
         self.history.errors.append(f"w{slot} has not come up in {_STARTS} starts")
+
+    def make_life(self, folder: Path) -> Life:
+        """Return a life over a state folder, not opened."""
+        store = store_of(self.server, folder)
+        settings = settings_of(self.content, folder, self.targets, store)
+        mortal = any(one.do == "death" for one in self.plan.operations)
+        return Life(self.loop, folder.name, settings, mortal=mortal)
 
     def machine(self, slot: int) -> Path:
         """Return the state folder of a worker's present or next life."""

@@ -44,7 +44,7 @@ def check_effects(history: History) -> Found:
             if not times and owed and not excused(event, agent, at):
                 yield Violation("lost", f"{name} never took effect")
     for name, times in done.items():
-        if times:
+        if times and history.judges(name[0]):
             yield Violation("no permit", f"{name}: nobody asked for it")
 
 
@@ -76,8 +76,7 @@ def read_excuses(history: History) -> Callable[[Event, str, int], bool]:
     }
     free |= {entry["action"] for entry in find_entries(history, "hold.denied")}
     free |= {f"act_{act.key}" for act in history.acts if act.what == "refused"}
-    if any(fault.what == "clock" for fault in history.faults):
-        free |= {entry["action"] for entry in find_entries(history, "hold.expired")}
+    free |= find_expired(history)
     erased = find_subjects(history, "erase")
 
     def excused(event: Event, agent: str, at: int) -> bool:
@@ -87,13 +86,37 @@ def read_excuses(history: History) -> Callable[[Event, str, int], bool]:
     return excused
 
 
+def find_expired(history: History) -> set[str]:
+    """Return the actions whose hold may have expired: nobody answered it for as long as it stays.
+
+    Where a clock jumped nobody outside can say how long that was.
+    """
+    if any(fault.what == "clock" for fault in history.faults):
+        return {entry["action"] for entry in find_entries(history, "hold.expired")}
+    asked: dict[str, int] = {}
+    expired: set[str] = set()
+    if history.expires_us == NEVER:
+        return expired
+    for entry in find_entries(history, "action.decided", "hold.expired"):
+        if entry["kind"] == "hold.expired":
+            if entry["at"] - asked.get(entry["action"], entry["at"]) >= history.expires_us:
+                expired.add(entry["action"])
+        elif entry["outcome"] == "hold":
+            asked.setdefault(entry["action"], entry["at"])
+        else:
+            asked.pop(entry["action"], None)
+    return expired
+
+
 def check_rows(history: History) -> Found:
     """The fleet's rows hold what was wanted, once, in the order in which it was judged.
 
-    What a stop of its tool held is written later: the rows of that key are then in the order in
-    which they were done.
+    What a stop of its tool held, or a person was asked about, is written later: the rows of that
+    key are then in the order in which they were done.
     """
     noted: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    asked = {(agent, event.key) for event in history.events for agent, _, want in list_wants(event)
+             if want.row and want.held}  # fmt: skip
     held = _find_held(history)
     by_ref = {event.ref: event for event in history.events}
     actions, excused = read_actions(history), read_excuses(history)
@@ -111,7 +134,7 @@ def check_rows(history: History) -> Found:
                 yield Violation("lost", f"{agent} {want.tool} {want.text} was not written")
     for row in sorted(noted.keys() | history.rows.keys()):
         has = history.rows.get(row, [])
-        is_late = any(at in held for at, _ in noted[row])
+        is_late = row in asked or any(at in held for at, _ in noted[row])
         owed = [text for _, text in (sorted(noted[row]) if is_late else noted[row])]
         if has != owed:
             kind = "lost" if len(has) < len(owed) else "doubled"
@@ -193,6 +216,7 @@ def check_outcomes(history: History) -> Found:
     last = {
         entry["action"].removeprefix("act_"): entry
         for entry in find_entries(history, "effect.done", "effect.failed", "effect.cancelled")
+        if history.judges(entry.get("agent", ""))
     }
     for key, entry in last.items():
         said = f"entry {entry['seq']}: {entry['kind']} of {entry['tool']}"
