@@ -87,14 +87,13 @@ NO_CONDITIONS: tuple[DoneCondition, ...] = (
 
 
 class TaskFacts(Struct, frozen=True):
-    """The facts that done conditions are evaluated on: items by id, the row, what was done.
-
-    `done` are the run's done actions, oldest first: tool, and what it answered.
+    """The facts that done conditions are evaluated on: how many items are in each state, the row,
+    and for each of the conditions how many actions count (`count_actions`).
     """
 
-    items: Mapping[str, Mapping[str, Any]]
+    items: Mapping[str, int]
     row: Mapping[str, Any]
-    done: Sequence[tuple[str, Mapping[str, Any]]]
+    done: Sequence[int]
 
 
 class ConditionState(Struct, frozen=True):
@@ -124,7 +123,30 @@ class TaskState(Struct, frozen=True):
 
 def evaluate(conditions: Sequence[DoneCondition], facts: TaskFacts) -> list[ConditionState]:
     """Return what facts say of each condition; of a person's that it is still to be asked."""
-    return [_evaluate_one(condition, facts) for condition in conditions]
+    return [
+        _evaluate_one(condition, facts, done)
+        for condition, done in zip(conditions, facts.done, strict=True)
+    ]
+
+
+def count_actions(
+    conditions: Sequence[DoneCondition], done: Sequence[tuple[str, Mapping[str, Any]]]
+) -> list[int]:
+    """Return for each condition how many of these done actions count: tool, and what it answered.
+
+    Counts of two parts of a run add up.
+    """
+    return [
+        sum(_counts(one, tool, data) for tool, data in done) if isinstance(one, ActionDone) else 0
+        for one in conditions
+    ]
+
+
+def _counts(condition: ActionDone, tool: str, data: Mapping[str, Any]) -> bool:
+    if tool != condition.tool:
+        return False
+    answer = condition.answer
+    return answer is None or _fits(_look_up(data, answer), condition.equals, None)
 
 
 def asks_person(conditions: Sequence[DoneCondition]) -> bool:
@@ -132,29 +154,27 @@ def asks_person(conditions: Sequence[DoneCondition]) -> bool:
     return any(isinstance(condition, PersonApproves) for condition in conditions)
 
 
-def _evaluate_one(condition: DoneCondition, facts: TaskFacts) -> ConditionState:
+def _evaluate_one(condition: DoneCondition, facts: TaskFacts, done: int) -> ConditionState:
     match condition:
         case ItemsClosed(name, at_least, state):
-            states = [item["state"] for item in facts.items.values()]
-            count = sum(one == "done" or (state == "closed" and one != "open") for one in states)
-            why = f"{count} of {len(states)} items are {state}"
+            of = sum(facts.items.values())
+            count = of - facts.items.get("open", 0)
+            if state == "done":
+                count = facts.items.get("done", 0)
+            why = f"{count} of {of} items are {state}"
             if count < at_least:
                 why += f", at least {at_least} are needed"
-            return ConditionState(name, count == len(states) and count >= at_least, why)
+            return ConditionState(name, count == of and count >= at_least, why)
         case RowValue(name, pointer, equals, at_least):
             found = _look_up(facts.row, pointer)
             if found is UNSET:
                 return ConditionState(name, False, f"the row has no {pointer}")
             held = _fits(found, equals, at_least)
             return ConditionState(name, held, f"{pointer} {'is' if held else 'is not'} as wanted")
-        case ActionDone(name, tool, at_least, answer, equals):
-            counted = sum(
-                done == tool and (answer is None or _fits(_look_up(data, answer), equals, None))
-                for done, data in facts.done
-            )
-            why = f"{tool} was done {counted} of {at_least} times"
+        case ActionDone(name, tool, at_least, answer):
+            why = f"{tool} was done {done} of {at_least} times"
             return ConditionState(
-                name, counted >= at_least, why if answer is None else f"{why} with that answer"
+                name, done >= at_least, why if answer is None else f"{why} with that answer"
             )
         case PersonApproves(name, asks):
             return ConditionState(name, False, f"a person is asked when the rest holds: {asks}")

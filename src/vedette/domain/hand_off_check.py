@@ -9,7 +9,7 @@ goal and conditions are told by the engine, and that every action is decided by 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
 
 from msgspec import Struct
@@ -35,7 +35,7 @@ class TaskBounds(Struct, frozen=True):
     conditions: tuple[str, ...]
     tools: frozenset[str]
     other_tools: frozenset[str]
-    known: frozenset[str]
+    known: Set[str]
     outcomes: int
 
 

@@ -14,7 +14,6 @@ from vedette.domain.hand_off import read_words
 from vedette.domain.hand_off_check import TaskBounds, check_hand_off, collect_texts, other_tools
 from vedette.domain.model_turn import HAND_OFF
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow
 from vedette.domain.work_tools import FINISH_TOOL, HAND_OFF_TOOL, READ_HISTORY_TOOL
 from vedette.engine.run_context import RunContext
@@ -75,21 +74,14 @@ def drift_entries(context: RunContext, row: ActionRow) -> Iterator[Draft]:
 def _bounds_of(services: Services, context: RunContext) -> TaskBounds:
     agent, task = context.agent, context.task_told
     fleet = [one.tools.keys() for one in services.fleet.agents.values()]
-    acted_on = [
-        parse_record(row.record)["args"]
-        for row in context.actions
-        if row.effect == "done" and row.tool in agent.tools and agent.tools[row.tool].sinks
-    ]
-    texts = collect_texts(
-        dict(agent.charter), dict(services.registry), dict(context.event.data), *acted_on
-    )
+    texts = collect_texts(dict(agent.charter), dict(services.registry), dict(context.event.data))
     return TaskBounds(
         goal=str(task.get("goal", "")),
         conditions=tuple(str(one["name"]) for one in task.get("conditions", ())),
         tools=frozenset(agent.tools),
         other_tools=other_tools(agent.tools, fleet),
-        known=frozenset(texts),
-        outcomes=sum(row.answer is not None for row in context.actions),
+        known=context.settled.target_texts().union(texts),
+        outcomes=len(context.settled.answered),
     )
 
 
@@ -105,14 +97,13 @@ def read_history(services: Services, context: RunContext, action: Action) -> Out
     cites = {one.cite() for one in context.memories}
     answers: dict[int, list[dict[str, Any]]] = {}
     before = None
-    for row, at in number_answers(context.actions):
+    for row, at in number_answers(context.actions, context.settled, low):
         if row.turn > high:
             before = row.seq
             break
-        if row.turn >= low:
-            number = {} if at is None else {"outcome": at}
-            answer = {"ordinal": row.ordinal, **coarse_answer(row), **number}
-            answers.setdefault(row.turn, []).append(answer)
+        number = {} if at is None else {"outcome": at}
+        answer = {"ordinal": row.ordinal, **coarse_answer(row), **number}
+        answers.setdefault(row.turn, []).append(answer)
     lines: list[dict[str, Any]] = []
     size = 0
     for turn in services.store.runs.turns_back(context.run.id, before):

@@ -312,8 +312,10 @@ def recall_memories(
     """
     if context.event.is_undo:
         return (), []
-    turns = range(1, context.run.turn + 1)
-    cited = {cite for turn in turns for cite, _ in context.citations.get(turn, ())}
+    before, cited = context.cited
+    for turn in range(before + 1, context.run.turn + 1):
+        cited.update(cite for cite, _ in context.citations.get(turn, ()))
+    context.cited = (context.run.turn, cited)
     return services.recall.find_memories(context.agent, context.event, now, cited)
 
 

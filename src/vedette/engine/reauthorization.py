@@ -19,7 +19,7 @@ from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-from vedette.engine.turn import decide_action, emit_metrics
+from vedette.engine.turn import decide_action, emit_metrics, find_end_kind
 
 
 async def reauthorize(services: Services, context: RunContext, due: list[ActionRow]) -> None:
@@ -125,7 +125,7 @@ def deny_changed(
     if row.waits == "policy":
         services.calls.unrecorded.add(row.id)
         row.effect = "intended"
-    end = context.end_kind(row) if row.effect is not None else None
+    end = find_end_kind(context, row) if row.effect is not None else None
     action_holds.apply_decision(
         row, build_denial("engine.changed", why), services.gateway.policy_rev, now
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -46,8 +47,9 @@ from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
+from vedette.engine.settled_actions import NOT_ANSWERED, SettledActions
 from vedette.engine.task_progress import TaskProgress, read_words
-from vedette.engine.tool_calls import Outcomes, label_answers
+from vedette.engine.tool_calls import Outcomes
 from vedette.engine.turn_history import (
     NO_TURNS,
     read_actions_anew,
@@ -61,13 +63,15 @@ _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus
 
 
 class RunContext(Struct):
-    """One run being handled. `actions` are all its actions, oldest first, as the store has them.
+    """One run being handled. `actions` are all its actions, oldest first, as the store has them; of
+    a task's the first that are over are kept as `settled`, too.
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
-    (cite, trust) of the memories of each turn; `model_call` is the place of this turn's call of a
-    model, `reservation` its worst case, booked; `used` is what its turns have used and booked, by
-    unit (None: to be read); `slots` is the room for actions of the step that is being made,
-    `artefact_reads` what it reads of artefacts (None: nothing yet).
+    (cite, trust) of the memories of each turn, `cited` the cites of the first, so many;
+    `model_call` is the place of this turn's call of a model, `reservation` its worst case, booked;
+    `used` is what its turns have used and booked, by unit (None: to be read); `slots` is the room
+    for actions of the step that is being made, `artefact_reads` what it reads of artefacts (None:
+    nothing yet).
     `fresh_actions` has the actions that were decided here, by id, with the registry they were bound
     under and their record. `started_here` are actions whose durable start this handler wrote,
     `confirmed_absent` those whose target said after a restore that nothing happened. `is_loaded`
@@ -85,6 +89,7 @@ class RunContext(Struct):
     agent: Agent
     event: Event
     actions: list[ActionRow]
+    settled: SettledActions = field(default_factory=SettledActions)
     final: bool = False
     memories: tuple[Memory, ...] = ()
     collection_row: dict[str, Any] = field(default_factory=dict)
@@ -100,6 +105,7 @@ class RunContext(Struct):
     slots: ActionSlots = field(default_factory=ActionSlots)
     artefact_reads: ArtefactReads | None = None
     citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    cited: tuple[int, set[str]] = field(default_factory=lambda: (0, set()))
     fresh_actions: dict[str, tuple[Action, object, bytes]] = field(default_factory=dict)
     subject: str | None = None
     told_readers: Readers = None
@@ -129,6 +135,7 @@ class RunContext(Struct):
             context.task = TaskProgress.load(
                 services.store, agent, event, run, turns, context.actions
             )
+            context._settle()
         return context
 
     def _load_turns(self) -> list[Mapping[str, Any]]:
@@ -171,24 +178,31 @@ class RunContext(Struct):
         """Say whether the reasoner is to be asked (first or again)."""
         if self.run.turn == 0:
             return True
-        rows = self.actions
+        rows = self._rest
         return not self._is_ended(rows, self.final) and all(row.is_final for row in rows)
 
     def is_over(self, changed: Sequence[ActionRow], final: bool) -> bool:
         """Say whether the run is over once these actions stand: nothing more is asked, or done."""
-        rows = self.merge_actions(changed)
+        rows = self.merge_rest(changed)
         return self._is_ended(rows, final) and all(row.is_final for row in rows)
 
     def _is_ended(self, rows: Sequence[ActionRow], final: bool) -> bool:
-        return final if self.task is None else self.task.is_over(rows)
+        if self.task is None:
+            return final
+        return self.settled.is_finished or self.task.is_over(rows)
+
+    @property
+    def _rest(self) -> list[ActionRow]:
+        """Return the actions from the first on that is still open."""
+        return self.actions[self.settled.count :]
 
     def due_decisions(self, now_us: int) -> list[ActionRow]:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
-        return [row for row in self.actions if self._is_decidable(row, now_us)]
+        return [row for row in self._rest if self._is_decidable(row, now_us)]
 
     def next_effect(self, now_us: int) -> ActionRow | None:
         """Return the first action whose effect may be tried now."""
-        return next((row for row in self.actions if row.may_try(now_us)), None)
+        return next((row for row in self._rest if row.may_try(now_us)), None)
 
     def _is_decidable(self, row: ActionRow, now_us: int) -> bool:
         if row.is_final or row.effect in ("intended", "started"):
@@ -212,8 +226,8 @@ class RunContext(Struct):
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
     ) -> dict[str, Any]:
-        """Return where the run stands, given its actions, as fields of a `Step`: its state, when it
-        is to be woken (0: by no clock), what it waits for.
+        """Return where the run stands, given its actions (but for the settled), as fields of a
+        `Step`: its state, when it is to be woken (0: by no clock), what it waits for.
         """
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
@@ -238,7 +252,7 @@ class RunContext(Struct):
         turns = read_turns(services.store.runs, run) if run.turn and self.task is None else ()
         told = retell_turns(turns, self.actions, to_judge=self.is_judged) if turns else NO_TURNS
         if self.task is not None:
-            self.task_told = self.task.tell(self.actions, self.collection_row)
+            self.task_told = self.task.tell(self._rest, self.settled, self.collection_row)
         briefing = Briefing(
             run=run.id, agent=agent.name, key=run.key, position=run.position,
             previous=0 if run.turn else self.previous,  # later turns have no state of the key
@@ -250,7 +264,7 @@ class RunContext(Struct):
         if self.task is None:
             return briefing
         complete, judged = self.task.history.complete, self.is_judged
-        return complete(briefing, self.actions, agent.tools, to_judge=judged)
+        return complete(briefing, self.actions, self.settled, to_judge=judged)
 
     def _own_row(self) -> Mapping[str, Any]:
         collection = self.agent.collection
@@ -265,7 +279,9 @@ class RunContext(Struct):
 
     def roots(self) -> Roots:
         """Return what a proposal may point at."""
-        answered = [row for row in self.actions if row.answer is not None]
+        answered, trusted = NOT_ANSWERED
+        if self.actions:
+            answered, trusted = self.settled.list_answered(self._rest, self.agent.tools)
         return Roots(
             event=self.event.root(),
             vouched=self.event.vouched,
@@ -274,12 +290,7 @@ class RunContext(Struct):
             memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
             trusted_memories=reviewed_ids(self.memories),
             outcome=Outcomes(answered) if answered else {},
-            trusted_outcomes=frozenset(
-                str(at)
-                for at, row in enumerate(answered)
-                if self.agent.tools[row.tool].output == "trusted"
-                and "label_output" not in row.obliges
-            ),
+            trusted_outcomes=trusted,
             row=self.collection_row,
             known=self.known_values(),
             labels=self.labels(),
@@ -306,8 +317,8 @@ class RunContext(Struct):
         elif row_readers is None and self.agent.collection:
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
-        actions, tools = self.actions, self.agent.tools
-        answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
+        rest, tools, told = self._rest, self.agent.tools, self.told_readers
+        answers = self.settled.label(rest, tools, row_readers, told) if self.actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
@@ -317,10 +328,10 @@ class RunContext(Struct):
     ) -> DecisionContext:
         """Return what the engine knows while one action is decided.
 
-        `rows` are the run's actions (of copies of one the last counts), `entries` this one's.
+        `rows` are those of the run's actions that the step moves so far, `entries` this one's.
         """
-        latest = {other.id: other for other in rows if other.id != row.id}
-        counted = [other for other in latest.values() if other.tool not in ENGINE_TOOLS]
+        others = [other for other in self.merge_rest(rows) if other.id != row.id]
+        acted = (one.effect is not None and one.tool not in ENGINE_TOOLS for one in others)
         task = self.task if row.tool == FINISH_TOOL else None
         return DecisionContext(
             agent=self.agent,
@@ -328,10 +339,10 @@ class RunContext(Struct):
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
-            actions_in_run=sum(other.effect is not None for other in counted),
+            actions_in_run=self.settled.acted + sum(acted),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
-            task=None if task is None else task.assess(list(latest.values()), self._own_row()),
+            task=None if task is None else task.assess(others, self.settled, self._own_row()),
         )
 
     def find_approval(
@@ -395,20 +406,6 @@ class RunContext(Struct):
         """Count a row that is not what its entries say; return what is to be raised."""
         self.services.metrics.count("rows_refused", agent=self.agent.name, what="row")
         return Superseded(f"the row is not what the ledger says: {fault}")
-
-    def end_kind(self, row: ActionRow) -> str:
-        """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
-        tool = self.agent.tools.get(row.tool)
-        settles = None if tool is None else tool.settles
-        unsure = (
-            row.tries > 0
-            or row.waits == "policy"
-            or row.effect in ("started", "unknown")
-            or self.services.calls.may_have_started(
-                row, settles, others=self.is_loaded and self.services.store.cluster.multi_worker
-            )
-        )
-        return "effect.unknown" if unsure else "effect.cancelled"
 
     # --- entries ----------------------------------------------------------------------------
 
@@ -497,7 +494,7 @@ class RunContext(Struct):
         `final` says that the reasoner asks for no other turn; `moves` are other fields of the step.
         """
         self.artefact_reads = None
-        rows = self.merge_actions(changed)
+        rows = self.merge_rest(changed)
         standing = self.derive_standing(rows, self.final if final is None else final, now_us)
         stops_epoch = self.services.stops.epoch
         moves = {**standing, "drafts": drafts, "actions": changed, **moves}
@@ -523,13 +520,14 @@ class RunContext(Struct):
         caps = self.services.budgets.caps(self.agent.name, self.agent.budget, (ACTIONS,))
         return self.slots.step_fields(permits, caps)
 
-    def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
-        """Return the run's actions with those of `changed` in the place of what they were."""
-        before = self.actions
-        if len(changed) == 1 and [row.id for row in before] in ([], [changed[0].id]):
-            return list(changed)
+    def merge_rest(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
+        """Return the actions that are not settled, with those of `changed` as they are to be."""
         by_id = {row.id: row for row in changed}
-        return [by_id.pop(row.id, row) for row in before] + list(by_id.values())
+        return [by_id.pop(row.id, row) for row in self._rest] + list(by_id.values())
+
+    def _settle(self) -> None:
+        if over := list(takewhile(lambda row: row.is_final, self._rest)):
+            self.settled.add(over, self.agent.tools)
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.
@@ -567,8 +565,9 @@ class RunContext(Struct):
         run.last = committed.last if step.drafts else run.last
         run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
         run.waits, run.observed = step.waits, step.observed
-        self.actions = self.merge_actions(step.actions)
+        self.actions[self.settled.count :] = self.merge_rest(step.actions)
         if self.task is not None:
+            self._settle()
             self.task.take_step(step.actions)
         if on_sent is None and step.rows:
             services.keys.cache_rows(step.rows)

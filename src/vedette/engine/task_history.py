@@ -6,7 +6,9 @@ kept here. What a context began with stands in its first turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -29,8 +31,8 @@ from vedette.domain.hand_off import (
 from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import HAND_OFF, ModelTurn
 from vedette.domain.run import ActionRow, Step
-from vedette.domain.tool import Tool
-from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_PERFORMER
+from vedette.domain.work_tools import HAND_OFF_TOOL
+from vedette.engine.settled_actions import SettledActions
 from vedette.engine.tool_calls import answer_data, coarse_answer
 from vedette.engine.turn_history import repeated_answers, retell_task_turns, tell_unmet
 
@@ -45,11 +47,12 @@ Turn = Mapping[str, Any]
 class TaskHistory(Struct):
     """The recorded turns since a task's last context began (all, if none did), oldest first.
 
-    `opinion` is that of a judge that deferred. `task` and `hand_off` are what the turn that is
-    being taken was briefed with.
+    `told` is what the last of them was told of the task, `opinion` that of a judge that deferred.
+    `task` and `hand_off` are what the turn that is being taken was briefed with.
     """
 
     turns: list[Turn] = field(default_factory=list)
+    told: dict[str, Any] = field(default_factory=dict)
     opinion: dict[str, Any] = field(default_factory=dict)
     task: Mapping[str, Any] = field(default_factory=dict)
     hand_off: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +69,9 @@ class TaskHistory(Struct):
             return
         if _opens(turn):
             self.turns.clear()
+            self.told = {}
         self.turns.append(turn)
+        self.told |= told_of_task(turn)
 
     def add_step(self, step: Step) -> None:
         """Take in the turn of a step that was committed."""
@@ -80,7 +85,7 @@ class TaskHistory(Struct):
         self,
         briefing: Briefing,
         actions: Sequence[ActionRow],
-        tools: Mapping[str, Tool],
+        settled: SettledActions,
         *,
         to_judge: bool,
     ) -> Briefing:
@@ -94,25 +99,25 @@ class TaskHistory(Struct):
             return replace(briefing, turns=seen.turns, notes=seen.notes)
         memories = {one.cite() for one in briefing.memories}
         is_withdrawn = any(not memories.issuperset(turn["memories"]) for turn in self.turns)
-        hand_off, has_ended = self._describe_hand_off(actions, is_withdrawn)
+        hand_off, has_ended = self._describe_hand_off(actions, settled, is_withdrawn)
         self.task, self.hand_off = briefing.task, {} if hand_off is None else hand_off.to_json()
         return replace(
             briefing,
-            turns=self._retell(actions, tools),
+            turns=self._retell(actions, settled),
             opinion=self.opinion,
             hand_off=self.hand_off,
             context_ended=has_ended,
         )
 
     def _retell(
-        self, actions: Sequence[ActionRow], tools: Mapping[str, Tool]
+        self, actions: Sequence[ActionRow], settled: SettledActions
     ) -> tuple[dict[str, Any], ...]:
         """Return the turns as a briefing has them, with coarse answers that say their number.
 
         The first has the row, too, as the run's tools had made of it before.
         """
         first = int(self.turns[0]["turn"]) if self.turns else 0
-        answers = _answers_since(actions, first)
+        answers = _answers_since(actions, settled, first)
         told = [
             {
                 **{name: turn[name] for name in _TOLD if name in turn},
@@ -122,13 +127,13 @@ class TaskHistory(Struct):
             for turn in self.turns
         ]
         tell_unmet(told, self.turns, self.task["conditions"])
-        row = _row_before(actions, first, tools)
+        row = _row_before(settled, first)
         if told and row is not None:
             told[0]["row"] = row
         return tuple(told)
 
     def _describe_hand_off(
-        self, actions: Sequence[ActionRow], is_withdrawn: bool
+        self, actions: Sequence[ActionRow], settled: SettledActions, is_withdrawn: bool
     ) -> tuple[HandOff | None, bool]:
         """Return what a context begun now is told of those before it, and whether one has to begin.
 
@@ -145,17 +150,22 @@ class TaskHistory(Struct):
         has_ended = bool(said or refused or len(asked) == _TRIES)
         if is_withdrawn:
             said, words, why = None, None, WITHDRAWN
-        lines = self._lines(actions, earlier, TURNS_BESIDE_WORDS if said else TURNS_ALONE)
+        most = TURNS_BESIDE_WORDS if said else TURNS_ALONE
+        lines = self._lines(actions, settled, earlier, most)
         turn = int(last["turn"])
         if said is not None:
             return HandOff(turn, "model", words=said, last_turns=lines), has_ended
         return HandOff(turn, "engine", why, words, lines), has_ended
 
     def _lines(
-        self, actions: Sequence[ActionRow], earlier: HandOff | None, most: int
+        self,
+        actions: Sequence[ActionRow],
+        settled: SettledActions,
+        earlier: HandOff | None,
+        most: int,
     ) -> tuple[Mapping[str, Any], ...]:
         turns = self.turns[-most:]
-        answers = _answers_since(actions, int(turns[0]["turn"]))
+        answers = _answers_since(actions, settled, int(turns[0]["turn"]))
         lines = [tell_in_line(turn, answers.get(turn["turn"], [])) for turn in turns]
         before = () if earlier is None else earlier.last_turns
         return tuple([*before, *lines][-most:])
@@ -167,8 +177,7 @@ class TaskHistory(Struct):
         if not self.turns or (said is not None and said.opens):
             hand_off = {"hand_off": self.hand_off} if self.hand_off else {}
             return {"briefed": {"task": self.task, **hand_off}}
-        told = read_told_task(self.turns)
-        changed = {name: one for name, one in self.task.items() if told.get(name) != one}
+        changed = {name: one for name, one in self.task.items() if self.told.get(name) != one}
         return {"briefed": {"task": changed}} if changed else {}
 
 
@@ -176,7 +185,13 @@ def read_told_task(turns: Iterable[Turn]) -> dict[str, Any]:
     """Return what the last of these turns was told of its task, from the first of a context on."""
     told: dict[str, Any] = {}
     for turn in turns:
-        told |= turn.get("briefed", {}).get("task", {})
+        told |= told_of_task(turn)
+    return told
+
+
+def told_of_task(turn: Turn) -> Mapping[str, Any]:
+    """Return what a turn was told of its task that the one before was not."""
+    told: Mapping[str, Any] = turn.get("briefed", {}).get("task", {})
     return told
 
 
@@ -191,40 +206,40 @@ def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, 
     return {"turn": turn["turn"], "calls": calls}
 
 
-def number_answers(actions: Iterable[ActionRow]) -> Iterable[tuple[ActionRow, int | None]]:
-    """Yield actions with the number of their outcome, as references have it; None: not done."""
-    at = 0
-    for row in actions:
-        yield row, at if row.effect == "done" else None
+def number_answers(
+    actions: Sequence[ActionRow], settled: SettledActions, first: int
+) -> Iterator[tuple[ActionRow, int | None]]:
+    """Yield a run's actions from a turn on, with the number of their outcome, as references have
+    it; None: not done.
+    """
+    place = min(bisect_left(actions, first, key=lambda row: row.turn), settled.count)
+    at = settled.number_from(place)
+    for row in islice(actions, place, None):
+        if row.turn >= first:
+            yield row, at if row.effect == "done" else None
         at += row.answer is not None
 
 
-def _answers_since(actions: Sequence[ActionRow], first: int) -> dict[int, list[dict[str, Any]]]:
+def _answers_since(
+    actions: Sequence[ActionRow], settled: SettledActions, first: int
+) -> dict[int, list[dict[str, Any]]]:
     """Return what a briefing says of the actions from a turn on, by turn."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for row, at in number_answers(actions):
-        if row.turn >= first:
-            number = {} if at is None else {"outcome": at}
-            answer = {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row), **number}
-            found.setdefault(row.turn, []).append(answer)
+    for row, at in number_answers(actions, settled, first):
+        number = {} if at is None else {"outcome": at}
+        answer = {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row), **number}
+        found.setdefault(row.turn, []).append(answer)
     return found
 
 
-def _row_before(
-    actions: Sequence[ActionRow], first: int, tools: Mapping[str, Tool]
-) -> Mapping[str, Any] | None:
-    writers = {name for name, tool in tools.items() if _writes_row(tool)}
-    for row in reversed(actions) if writers else ():
-        if row.turn < first and row.effect == "done" and row.tool in writers:
+def _row_before(settled: SettledActions, first: int) -> Mapping[str, Any] | None:
+    for row in reversed(settled.wrote):
+        if row.turn < first:
             rows = answer_data(row).get("rows")
             if rows:
                 written: Mapping[str, Any] = rows[-1]
                 return written
     return None
-
-
-def _writes_row(tool: Tool) -> bool:
-    return tool.settles == "transactional" and tool.performer != WORK_PERFORMER
 
 
 def _opens(turn: Turn) -> bool:

@@ -225,10 +225,15 @@ class Outcomes(Mapping[str, Mapping[str, Any]]):
 
 
 def label_answers(
-    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers, told: Readers
+    rows: Iterable[ActionRow],
+    tools: Mapping[str, Tool],
+    row_readers: Readers,
+    told: Readers,
+    *,
+    first: int = 0,
 ) -> dict[str, Readers]:
     """Return who may read what a run's actions answered, by place (`outcome/0`), where not
-    everybody may.
+    everybody may; `first` is the number of the first of these outcomes.
 
     `row_readers` is the label of the agent's row: a transactional tool answers with what stood
     there; `told` that of all that its model was told, which the tool for older turns answers with.
@@ -239,7 +244,7 @@ def label_answers(
     by_tool = {name: _tool_readers(tool, row_readers, told) for name, tool in tools.items()}
     ranges = {name for name, tool in tools.items() if tool.performer == ARTEFACT_PERFORMER}
     labels: dict[str, Readers] = {}
-    for at, row in enumerate(answered):
+    for at, row in enumerate(answered, first):
         readers = by_tool.get(row.tool, frozenset())
         if row.tool in ranges:
             readers = told_readers(answer_data(row))  # as the range says that was read

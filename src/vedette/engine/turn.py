@@ -104,7 +104,7 @@ def _require_new(context: RunContext, action: Action, bound: BoundProposals) -> 
         others = [one for one in bound if isinstance(one, Action)]
         if any((one.digest, one.tool) == (action.digest, action.tool) for one in others):
             raise BadProposal("the same was proposed before in this turn, for the same item")
-    like = task.find_like(action, context.actions, told)
+    like = task.find_like(action, context.settled, told)
     for row in like:
         if row.effect == "done":
             raise RepeatedProposal("this was done for the same item", where=row.id)
@@ -240,10 +240,10 @@ def decide_action(
     hold_before, counted_us = (row.hold, row.approver, row.until_us), row.counted_us
     decision_before = (row.decided, row.rule, row.policy_rev, row.waits)
     planned = row.effect is not None or row.waits == "policy"
-    end = context.end_kind(row) if planned else ""
+    end = find_end_kind(context, row) if planned else ""
     if end == "effect.unknown":
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
-    decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
+    decision_context = context.build_decision_context(rows, row, entries, now)
     if action.tool.performer == ARTEFACT_PERFORMER:
         owner = services.artefacts.find_owner(context.open_artefacts(), action)
         decision_context = replace(decision_context, artefact=owner)
@@ -294,6 +294,20 @@ def decide_action(
     if decision_record.answers:
         drafts.append(difference_entry(context, row, decision_record, len(drafts)))
     return drafts
+
+
+def find_end_kind(context: RunContext, row: ActionRow) -> str:
+    """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
+    tool, calls = context.agent.tools.get(row.tool), context.services.calls
+    settles = None if tool is None else tool.settles
+    others = context.is_loaded and context.services.store.cluster.multi_worker
+    unsure = (
+        row.tries > 0
+        or row.waits == "policy"
+        or row.effect in ("started", "unknown")
+        or calls.may_have_started(row, settles, others=others)
+    )
+    return "effect.unknown" if unsure else "effect.cancelled"
 
 
 def hold_for_policy(

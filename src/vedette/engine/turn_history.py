@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def retell_turns(
     """
     opinion: dict[str, Any] = {}
     told: list[dict[str, Any]] = []
-    numbered = _number(actions) if to_judge else {}
+    numbered = _number(actions, turns[0]["turn"]) if to_judge else {}
     for turn in turns:
         if turn.get("deferred"):
             opinion = describe_opinion(turn)
@@ -64,10 +65,15 @@ def retell_turns(
     return ToldTurns(opinion, tuple(told), None if notes is None else decode_notes(notes))
 
 
-def _number(actions: Sequence[ActionRow]) -> dict[tuple[int, int], tuple[ActionRow, int]]:
-    """Return a run's actions by turn and ordinal, with how many before each were answered."""
-    found, answered = {}, 0
-    for row in actions:
+def _number(
+    actions: Sequence[ActionRow], first: int
+) -> dict[tuple[int, int], tuple[ActionRow, int]]:
+    """Return a run's actions from a turn on, by turn and ordinal, with how many before each were
+    answered.
+    """
+    place = bisect_left(actions, first, key=lambda row: row.turn)
+    found, answered = {}, sum(row.answer is not None for row in actions[:place])
+    for row in actions[place:]:
         found[row.turn, row.ordinal] = (row, answered)
         answered += row.answer is not None
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,16 +13,17 @@ from vedette.domain.done_condition import (
     PersonApproves,
     TaskFacts,
     asks_person,
+    count_actions,
     evaluate,
     read_conditions,
     write_condition,
 )
 
-NOTHING = TaskFacts({}, {}, ())
+NOTHING = TaskFacts({}, {}, (0,))
 
 
 def items(*states: str) -> TaskFacts:
-    return TaskFacts({str(at): {"state": state} for at, state in enumerate(states)}, {}, ())
+    return TaskFacts(Counter(states), {}, (0,))
 
 
 def held(written: dict[str, Any], facts: TaskFacts) -> bool:
@@ -61,16 +63,22 @@ def test_items_are_closed(at_least: int, states: tuple[str, ...], holds: bool) -
     ],
 )
 def test_a_row_has_a_value(written: dict[str, Any], row: dict[str, Any], holds: bool) -> None:
-    assert held(written, TaskFacts({}, row, ())) is holds
+    assert held(written, TaskFacts({}, row, (0,))) is holds
 
 
 def test_an_action_was_done_so_many_times_with_such_an_answer() -> None:
-    facts = TaskFacts({}, {}, (("send", {"ok": True}), ("send", {"ok": False}), ("call", {})))
-    assert held({"action": "send", "at_least": 2}, facts)
-    assert not held({"action": "send", "at_least": 3}, facts)
-    assert held({"action": "send", "answer": "/ok", "equals": True}, facts)
-    assert not held({"action": "call", "answer": "/ok", "equals": True}, facts)
-    assert not held({"action": "send"}, NOTHING)
+    done: list[tuple[str, dict[str, Any]]]
+    done = [("send", {"ok": True}), ("send", {"ok": False}), ("call", {})]
+    for written, count, holds in (
+        ({"action": "send", "at_least": 2}, 2, True),
+        ({"action": "send", "at_least": 3}, 2, False),
+        ({"action": "send", "answer": "/ok", "equals": True}, 1, True),
+        ({"action": "call", "answer": "/ok", "equals": True}, 0, False),
+        ({"items": "closed", "at_least": 0}, 0, True),
+    ):
+        conditions, _ = read_conditions([{"name": "it", **written}])
+        assert count_actions(conditions, done) == [count]
+        assert held(written, TaskFacts({}, {}, (count,))) is holds
 
 
 def test_no_item_is_no_closed_list() -> None:
@@ -86,7 +94,7 @@ def test_a_person_is_asked_and_never_holds_by_itself() -> None:
 
 def test_why_has_no_content() -> None:
     conditions, _ = read_conditions([{"name": "it", "rows": "/secret", "equals": "x"}])
-    (state,) = evaluate(conditions, TaskFacts({}, {"secret": "hunter2"}, ()))
+    (state,) = evaluate(conditions, TaskFacts({}, {"secret": "hunter2"}, (0,)))
     assert state == ConditionState("it", False, "/secret is not as wanted")
 
 
