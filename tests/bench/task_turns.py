@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 
 from tests.task_fleet import Greeter, task_fleet
@@ -53,7 +54,7 @@ class Task:
             self._let.release()
         await self._paused.wait()
         marks = self._marks
-        return [later - sooner for sooner, later in zip(marks, marks[1:], strict=False)]
+        return [later - sooner for sooner, later in pairwise(marks)]
 
     def finish(self) -> None:
         """Let it take all turns that are left."""
