@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,12 +217,12 @@ def play(
             given = ("work", "start", "worker", "--goal", GOAL, "--reason", "a test", "--json")
             run_id = both.verb("one", *given).json["run"]
             for point in points:
-                both.wait(lambda at=point: len(model.requests) >= at + len(done), 300, "no turn")
+                both.wait(partial(_has, model, point + len(done)), 300, "no turn")
                 time.sleep(draw.uniform(0, 0.08))
                 asked, worker = len(model.requests), last[-1]
                 began = time.monotonic()
                 both.kill(worker)
-                both.wait(lambda at=asked: len(model.requests) > at, 60, "nobody took it up")
+                both.wait(partial(_has, model, asked + 1), 120, "nobody took it up")
                 done.append(Kill(asked, worker, time.monotonic() - began))
                 tell(
                     f"kill {len(done)} of {kills}: worker {worker} after request {asked}; asked "
@@ -246,6 +247,10 @@ def play(
             return found
         finally:
             both.close()
+
+
+def _has(model: Greeter, requests: int) -> bool:
+    return len(model.requests) >= requests
 
 
 def _port(url: str) -> int:

@@ -40,7 +40,7 @@ _PARTS = (
     "pyproject.toml",
     "vedette.toml",
 )
-_DEADLINE_S = 300
+_DEADLINE_S = 600
 _PASSED, _FAILED = 0, 1  # pytest's exit codes: anything else is neither
 _UNENDED = -1
 
@@ -79,7 +79,7 @@ def run_tests(copy: Path, *tests: str) -> Ran:
     environment = {name: value for name, value in os.environ.items() if name[:7] != "VEDETTE"}
     environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "not control", "-p",
-               "no:cacheprovider", "--timeout", "60", *tests]  # fmt: skip
+               "no:cacheprovider", "--timeout", "200", *tests]  # fmt: skip
     # A file, no pipe: what a test leaves running would keep a pipe open, and be waited for.
     with tempfile.TemporaryFile("w+", errors="replace") as out:
         try:

@@ -98,6 +98,8 @@ async def test_no_claim_of_a_judge_is_accepted(tmp_path: Path, kind: str) -> Non
         assert fleet.entries("run.closed") == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_no_claim_of_a_model_is_accepted(tmp_path: Path) -> None:
     model = Claimant()
     with ModelServer(model) as server:
@@ -108,7 +110,7 @@ async def test_no_claim_of_a_model_is_accepted(tmp_path: Path) -> None:
         page.write_text(text.replace("{max_turns: 10000, no_progress: 50}", WORK))
         async with fleet:
             run = await start(fleet)
-            await fleet.wait_until_idle(60)
+            await fleet.wait_until_idle(240)
             found = run_of(fleet, run)
             assert (found.state, found.waits, found.turn) == ("waiting", "person", CLAIMS)
             decided = rules(fleet, run, "task.finish")

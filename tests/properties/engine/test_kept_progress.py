@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import asdict
 from tests.contract.engine.test_tasks import add, close, finish, order, says, send, working_fleet
 
-from vedette.domain.action import Proposal, Ref
+from vedette.domain.action import Proposal
 from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.engine.run_context import RunContext
