@@ -80,8 +80,8 @@ from vedette.judging import Judge as Base
 from vedette.judging import Judgement, Proposal, Ref
 
 
-def say(*proposals):
-    return Judgement("at work", 1.0, proposals=proposals, final=False)
+def say(*proposals, tries=0):
+    return Judgement("at work", 1.0, proposals=proposals, final=False, notes={"tries": tries})
 
 
 class Judge(Base):
@@ -100,13 +100,14 @@ class Judge(Base):
         current = items.get("current")
         if current is None:
             return say(Proposal("task.finish", {"summary": f"{items['done']} of {items['of']}"}))
-        id, tries = current["id"], current["attempts"]
+        id, tries = current["id"], briefing.notes["tries"]
         (last,) = briefing.turns[-1]["answers"][:1] if tries else ({},)
         if last.get("status") == "done":
             return say(Proposal("item.close", {"id": id, "state": "done", "why": "filed"}))
         if tries >= TRIES:
             return say(Proposal("item.close", {"id": id, "state": "failed", "why": REFUSED}))
-        return say(Proposal("doc.file", {"to": Ref("/charter/desk"), "text": id}))
+        file = Proposal("doc.file", {"to": Ref("/charter/desk"), "text": id})
+        return say(file, tries=tries + 1)
 """
 
 

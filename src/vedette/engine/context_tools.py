@@ -80,8 +80,8 @@ def _bounds_of(services: Services, context: RunContext) -> TaskBounds:
         conditions=tuple(str(one["name"]) for one in task.get("conditions", ())),
         tools=frozenset(agent.tools),
         other_tools=other_tools(agent.tools, fleet),
-        known=context.settled.target_texts().union(texts),
-        outcomes=len(context.settled.answered),
+        known=context.history.target_texts().union(texts),
+        outcomes=len(context.history.answered),
     )
 
 
@@ -97,7 +97,7 @@ def read_history(services: Services, context: RunContext, action: Action) -> Out
     cites = {one.cite() for one in context.memories}
     answers: dict[int, list[dict[str, Any]]] = {}
     before = None
-    for row, at in number_answers(context.actions, context.settled, low):
+    for row, at in number_answers(context.actions, context.history, low):
         if row.turn > high:
             before = row.seq
             break

@@ -43,11 +43,11 @@ from vedette.domain.row_proof import (
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
 from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL
+from vedette.engine.action_history import NOT_ANSWERED, ActionHistory
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads
 from vedette.engine.model_calls import ModelCall
 from vedette.engine.services import CanaryCode, Services
-from vedette.engine.settled_actions import NOT_ANSWERED, SettledActions
 from vedette.engine.task_progress import TaskProgress, read_words
 from vedette.engine.tool_calls import Outcomes
 from vedette.engine.turn_history import (
@@ -64,7 +64,7 @@ _OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus
 
 class RunContext(Struct):
     """One run being handled. `actions` are all its actions, oldest first, as the store has them; of
-    a task's the first that are over are kept as `settled`, too.
+    a task the first that are over are in `history`, too.
 
     `previous` is the position of the key's event that was judged before this one; `citations` are
     (cite, trust) of the memories of each turn, `cited` the cites of the first, so many;
@@ -89,7 +89,7 @@ class RunContext(Struct):
     agent: Agent
     event: Event
     actions: list[ActionRow]
-    settled: SettledActions = field(default_factory=SettledActions)
+    history: ActionHistory = field(default_factory=ActionHistory)
     final: bool = False
     memories: tuple[Memory, ...] = ()
     collection_row: dict[str, Any] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class RunContext(Struct):
             context.task = TaskProgress.load(
                 services.store, agent, event, run, turns, context.actions
             )
-            context._settle()
+            context._extend_history()
         return context
 
     def _load_turns(self) -> list[Mapping[str, Any]]:
@@ -189,12 +189,12 @@ class RunContext(Struct):
     def _is_ended(self, rows: Sequence[ActionRow], final: bool) -> bool:
         if self.task is None:
             return final
-        return self.settled.is_finished or self.task.is_over(rows)
+        return self.history.is_finished or self.task.is_over(rows)
 
     @property
     def _rest(self) -> list[ActionRow]:
         """Return the actions from the first on that is still open."""
-        return self.actions[self.settled.count :]
+        return self.actions[self.history.count :]
 
     def due_decisions(self, now_us: int) -> list[ActionRow]:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
@@ -226,7 +226,7 @@ class RunContext(Struct):
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
     ) -> dict[str, Any]:
-        """Return where the run stands, given its actions (but for the settled), as fields of a
+        """Return where the run stands, given its actions (but `history`), as fields of a
         `Step`: its state, when it is to be woken (0: by no clock), what it waits for.
         """
         open_rows = [row for row in rows if not row.is_final]
@@ -252,7 +252,7 @@ class RunContext(Struct):
         turns = read_turns(services.store.runs, run) if run.turn and self.task is None else ()
         told = retell_turns(turns, self.actions, to_judge=self.is_judged) if turns else NO_TURNS
         if self.task is not None:
-            self.task_told = self.task.tell(self._rest, self.settled, self.collection_row)
+            self.task_told = self.task.tell(self._rest, self.history, self.collection_row)
         briefing = Briefing(
             run=run.id, agent=agent.name, key=run.key, position=run.position,
             previous=0 if run.turn else self.previous,  # later turns have no state of the key
@@ -264,7 +264,7 @@ class RunContext(Struct):
         if self.task is None:
             return briefing
         complete, judged = self.task.history.complete, self.is_judged
-        return complete(briefing, self.actions, self.settled, to_judge=judged)
+        return complete(briefing, self.actions, self.history, to_judge=judged)
 
     def _own_row(self) -> Mapping[str, Any]:
         collection = self.agent.collection
@@ -281,7 +281,7 @@ class RunContext(Struct):
         """Return what a proposal may point at."""
         answered, trusted = NOT_ANSWERED
         if self.actions:
-            answered, trusted = self.settled.list_answered(self._rest, self.agent.tools)
+            answered, trusted = self.history.list_answered(self._rest, self.agent.tools)
         return Roots(
             event=self.event.root(),
             vouched=self.event.vouched,
@@ -318,7 +318,7 @@ class RunContext(Struct):
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
         rest, tools, told = self._rest, self.agent.tools, self.told_readers
-        answers = self.settled.label(rest, tools, row_readers, told) if self.actions else {}
+        answers = self.history.label(rest, tools, row_readers, told) if self.actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
@@ -339,10 +339,10 @@ class RunContext(Struct):
             turn=row.turn,
             now_us=now_us,
             memories=self.citations.get(row.turn, ()),
-            actions_in_run=self.settled.acted + sum(acted),
+            actions_in_run=self.history.acted + sum(acted),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
-            task=None if task is None else task.assess(others, self.settled, self._own_row()),
+            task=None if task is None else task.assess(others, self.history, self._own_row()),
         )
 
     def find_approval(
@@ -521,13 +521,13 @@ class RunContext(Struct):
         return self.slots.step_fields(permits, caps)
 
     def merge_rest(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
-        """Return the actions that are not settled, with those of `changed` as they are to be."""
+        """Return the actions beyond `history`, with those of `changed` as they are to be."""
         by_id = {row.id: row for row in changed}
         return [by_id.pop(row.id, row) for row in self._rest] + list(by_id.values())
 
-    def _settle(self) -> None:
+    def _extend_history(self) -> None:
         if over := list(takewhile(lambda row: row.is_final, self._rest)):
-            self.settled.add(over, self.agent.tools)
+            self.history.add(over, self.agent.tools)
 
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.
@@ -565,9 +565,9 @@ class RunContext(Struct):
         run.last = committed.last if step.drafts else run.last
         run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
         run.waits, run.observed = step.waits, step.observed
-        self.actions[self.settled.count :] = self.merge_rest(step.actions)
+        self.actions[self.history.count :] = self.merge_rest(step.actions)
         if self.task is not None:
-            self._settle()
+            self._extend_history()
             self.task.take_step(step.actions)
         if on_sent is None and step.rows:
             services.keys.cache_rows(step.rows)

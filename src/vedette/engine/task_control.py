@@ -33,7 +33,7 @@ async def yield_to_person(services: Services, context: RunContext, now: int) -> 
     if not task.words.paused:
         if not context.needs_turn:
             return False
-        why = task.find_stall(context.agent, context.run, context.settled, now)
+        why = task.find_stall(context.agent, context.run, context.history, now)
         if not why:
             return False
         services.metrics.count("stalls", agent=context.agent.name)

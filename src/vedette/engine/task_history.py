@@ -32,7 +32,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.model_turn import HAND_OFF, ModelTurn
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.work_tools import HAND_OFF_TOOL
-from vedette.engine.settled_actions import SettledActions
+from vedette.engine.action_history import ActionHistory
 from vedette.engine.tool_calls import answer_data, coarse_answer
 from vedette.engine.turn_history import repeated_answers, retell_task_turns, tell_unmet
 
@@ -85,7 +85,7 @@ class TaskHistory(Struct):
         self,
         briefing: Briefing,
         actions: Sequence[ActionRow],
-        settled: SettledActions,
+        past: ActionHistory,
         *,
         to_judge: bool,
     ) -> Briefing:
@@ -99,25 +99,25 @@ class TaskHistory(Struct):
             return replace(briefing, turns=seen.turns, notes=seen.notes)
         memories = {one.cite() for one in briefing.memories}
         is_withdrawn = any(not memories.issuperset(turn["memories"]) for turn in self.turns)
-        hand_off, has_ended = self._describe_hand_off(actions, settled, is_withdrawn)
+        hand_off, has_ended = self._describe_hand_off(actions, past, is_withdrawn)
         self.task, self.hand_off = briefing.task, {} if hand_off is None else hand_off.to_json()
         return replace(
             briefing,
-            turns=self._retell(actions, settled),
+            turns=self._retell(actions, past),
             opinion=self.opinion,
             hand_off=self.hand_off,
             context_ended=has_ended,
         )
 
     def _retell(
-        self, actions: Sequence[ActionRow], settled: SettledActions
+        self, actions: Sequence[ActionRow], past: ActionHistory
     ) -> tuple[dict[str, Any], ...]:
         """Return the turns as a briefing has them, with coarse answers that say their number.
 
         The first has the row, too, as the run's tools had made of it before.
         """
         first = int(self.turns[0]["turn"]) if self.turns else 0
-        answers = _answers_since(actions, settled, first)
+        answers = _answers_since(actions, past, first)
         told = [
             {
                 **{name: turn[name] for name in _TOLD if name in turn},
@@ -127,13 +127,13 @@ class TaskHistory(Struct):
             for turn in self.turns
         ]
         tell_unmet(told, self.turns, self.task["conditions"])
-        row = _row_before(settled, first)
+        row = _row_before(past, first)
         if told and row is not None:
             told[0]["row"] = row
         return tuple(told)
 
     def _describe_hand_off(
-        self, actions: Sequence[ActionRow], settled: SettledActions, is_withdrawn: bool
+        self, actions: Sequence[ActionRow], past: ActionHistory, is_withdrawn: bool
     ) -> tuple[HandOff | None, bool]:
         """Return what a context begun now is told of those before it, and whether one has to begin.
 
@@ -151,7 +151,7 @@ class TaskHistory(Struct):
         if is_withdrawn:
             said, words, why = None, None, WITHDRAWN
         most = TURNS_BESIDE_WORDS if said else TURNS_ALONE
-        lines = self._lines(actions, settled, earlier, most)
+        lines = self._lines(actions, past, earlier, most)
         turn = int(last["turn"])
         if said is not None:
             return HandOff(turn, "model", words=said, last_turns=lines), has_ended
@@ -160,12 +160,12 @@ class TaskHistory(Struct):
     def _lines(
         self,
         actions: Sequence[ActionRow],
-        settled: SettledActions,
+        past: ActionHistory,
         earlier: HandOff | None,
         most: int,
     ) -> tuple[Mapping[str, Any], ...]:
         turns = self.turns[-most:]
-        answers = _answers_since(actions, settled, int(turns[0]["turn"]))
+        answers = _answers_since(actions, past, int(turns[0]["turn"]))
         lines = [tell_in_line(turn, answers.get(turn["turn"], [])) for turn in turns]
         before = () if earlier is None else earlier.last_turns
         return tuple([*before, *lines][-most:])
@@ -207,13 +207,13 @@ def tell_in_line(turn: Turn, answers: Iterable[Mapping[str, Any]]) -> dict[str, 
 
 
 def number_answers(
-    actions: Sequence[ActionRow], settled: SettledActions, first: int
+    actions: Sequence[ActionRow], past: ActionHistory, first: int
 ) -> Iterator[tuple[ActionRow, int | None]]:
     """Yield a run's actions from a turn on, with the number of their outcome, as references have
     it; None: not done.
     """
-    place = min(bisect_left(actions, first, key=lambda row: row.turn), settled.count)
-    at = settled.number_from(place)
+    place = min(bisect_left(actions, first, key=lambda row: row.turn), past.count)
+    at = past.number_from(place)
     for row in islice(actions, place, None):
         if row.turn >= first:
             yield row, at if row.effect == "done" else None
@@ -221,19 +221,19 @@ def number_answers(
 
 
 def _answers_since(
-    actions: Sequence[ActionRow], settled: SettledActions, first: int
+    actions: Sequence[ActionRow], past: ActionHistory, first: int
 ) -> dict[int, list[dict[str, Any]]]:
     """Return what a briefing says of the actions from a turn on, by turn."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for row, at in number_answers(actions, settled, first):
+    for row, at in number_answers(actions, past, first):
         number = {} if at is None else {"outcome": at}
         answer = {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row), **number}
         found.setdefault(row.turn, []).append(answer)
     return found
 
 
-def _row_before(settled: SettledActions, first: int) -> Mapping[str, Any] | None:
-    for row in reversed(settled.wrote):
+def _row_before(past: ActionHistory, first: int) -> Mapping[str, Any] | None:
+    for row in reversed(past.wrote):
         if row.turn < first:
             rows = answer_data(row).get("rows")
             if rows:

@@ -40,7 +40,7 @@ from vedette.domain.work_tools import (
     FINISH_TOOL,
     WORK_PERFORMER,
 )
-from vedette.engine.settled_actions import SettledActions
+from vedette.engine.action_history import ActionHistory
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_data
 
@@ -99,7 +99,7 @@ class TaskProgress(Struct):
     """One task's progress.
 
     `told` is what its turns were told. `step_items` are its items as the step leaves them that is
-    being made; `history` are its turns. `counted` is how many of the settled actions that were done
+    being made; `history` are its turns. `counted` is how many of the actions that are over and done
     count for each condition, and of how many of them.
     """
 
@@ -166,14 +166,14 @@ class TaskProgress(Struct):
         )
 
     def evaluate(
-        self, rest: Sequence[ActionRow], settled: SettledActions, row: Mapping[str, Any]
+        self, rest: Sequence[ActionRow], past: ActionHistory, row: Mapping[str, Any]
     ) -> list[ConditionState]:
         """Return what is found of its conditions: `row` is the agent's own for the run's key,
-        `rest` are the run's actions that are not settled.
+        `rest` are the run's actions that are not past.
         """
         number, before = self.counted
-        before = self._add_counts(before, settled.done[number:])
-        self.counted = (len(settled.done), before)
+        before = self._add_counts(before, past.done[number:])
+        self.counted = (len(past.done), before)
         done = self._add_counts(before, [one for one in rest if one.effect == "done"])
         return evaluate(self.task.conditions, TaskFacts(self.step_items.counts, row, done))
 
@@ -186,10 +186,10 @@ class TaskProgress(Struct):
         return [a + b for a, b in zip(counts, count_actions(conditions, done), strict=True)]
 
     def assess(
-        self, rest: Sequence[ActionRow], settled: SettledActions, row: Mapping[str, Any]
+        self, rest: Sequence[ActionRow], past: ActionHistory, row: Mapping[str, Any]
     ) -> TaskState:
         """Return what is found for the decision of its finish; `rest` are the other actions."""
-        found = zip(self.task.conditions, self.evaluate(rest, settled, row), strict=True)
+        found = zip(self.task.conditions, self.evaluate(rest, past, row), strict=True)
         own = [state for one, state in found if not isinstance(one, PersonApproves)]
         if still := sum(not one.is_final for one in rest):
             # What comes of it is part of what the task did.
@@ -200,7 +200,7 @@ class TaskProgress(Struct):
         """Say whether its first turn may be taken: no person has it wait, or is to be asked."""
         return not self.words.is_halted and agent.work is not None
 
-    def find_stall(self, agent: Agent, run: Run, settled: SettledActions, now_us: int) -> str:
+    def find_stall(self, agent: Agent, run: Run, past: ActionHistory, now_us: int) -> str:
         """Say why a person is asked before the next turn; "" if it is taken."""
         plan, since = agent.work, self.words.turn
         if plan is None:
@@ -211,19 +211,19 @@ class TaskProgress(Struct):
             return f"it took {run.turn - since} turns, and {plan.max_turns} are the limit"
         if now_us >= max(self.began_us, self.words.at_us) + self.task.deadline_us:
             return "its deadline has passed"
-        # Before a turn all actions are settled.
-        idle = run.turn - max(since, settled.last_turn, self.told.last_gain)
+        # Before a turn all actions are past.
+        idle = run.turn - max(since, past.last_turn, self.told.last_gain)
         return f"{idle} turns made no progress" if idle >= plan.no_progress else ""
 
     # --- what the reasoner is told --------------------------------------------------------------
 
     def tell(
-        self, rest: Sequence[ActionRow], settled: SettledActions, row: Mapping[str, Any]
+        self, rest: Sequence[ActionRow], past: ActionHistory, row: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return a briefing's `task`: goal, inputs, conditions, items, notes of people."""
         told: dict[str, Any] = {
             "goal": self.task.goal,
-            "conditions": [state.to_json() for state in self.evaluate(rest, settled, row)],
+            "conditions": [state.to_json() for state in self.evaluate(rest, past, row)],
             "items": self.step_items.count(),
         }
         if self.task.inputs:
@@ -258,14 +258,14 @@ class TaskProgress(Struct):
     # --- items ----------------------------------------------------------------------------------
 
     def find_like(
-        self, action: Action, settled: SettledActions, told: Mapping[str, Any]
+        self, action: Action, past: ActionHistory, told: Mapping[str, Any]
     ) -> list[ActionRow]:
         """Return the actions of earlier turns like this one, for the same item."""
         current = told["items"].get("current")
         if current is None or action.tool.performer == WORK_PERFORMER:
             return []
         turns = self.told.worked_on(current["id"])
-        alike = settled.alike.get((action.digest, action.tool.name), ())
+        alike = past.alike.get((action.digest, action.tool.name), ())
         return [row for row in alike if row.turn in turns]
 
     def perform(self, action: Action) -> Outcome:

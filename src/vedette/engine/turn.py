@@ -104,7 +104,7 @@ def _require_new(context: RunContext, action: Action, bound: BoundProposals) -> 
         others = [one for one in bound if isinstance(one, Action)]
         if any((one.digest, one.tool) == (action.digest, action.tool) for one in others):
             raise BadProposal("the same was proposed before in this turn, for the same item")
-    like = task.find_like(action, context.settled, told)
+    like = task.find_like(action, context.history, told)
     for row in like:
         if row.effect == "done":
             raise RepeatedProposal("this was done for the same item", where=row.id)

@@ -57,17 +57,17 @@ def kept(context: RunContext, *, turns: bool) -> dict[str, Any]:
     """Return all that a context keeps of its task, and what it makes of it."""
     task = context.task
     assert task is not None
-    found = asdict(context.settled)
+    found = asdict(context.history)
     # Read when it is asked for.
     for name in ("_labelled", "_labels", "_targeted", "_target_texts"):
         found.pop(name)
     return {
         **found,
-        "texts": set(context.settled.target_texts()),
+        "texts": set(context.history.target_texts()),
         "labels": context.labels(),
         "items": (task.items, task.step_items),
         "told": task.told,
-        "tell": task.tell(context._rest, context.settled, {}),
+        "tell": task.tell(context._rest, context.history, {}),
         "history": (task.history.turns, task.history.told) if turns else None,
     }
 

@@ -17,7 +17,7 @@ from vedette.domain.model_turn import HAND_OFF, ModelTurn
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 from vedette.domain.work_tools import HAND_OFF_TOOL, WORK_TOOLS
-from vedette.engine.settled_actions import SettledActions
+from vedette.engine.action_history import ActionHistory
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import answer_bytes
 
@@ -37,7 +37,7 @@ class Run:
     def __init__(self) -> None:
         self.history = TaskHistory()
         self.actions: list[ActionRow] = []
-        self.settled = SettledActions()
+        self.past = ActionHistory()
         self.briefing = replace(PLAIN, task=TASK)
         self.turn = 0
 
@@ -73,12 +73,12 @@ class Run:
                 answer=answer_bytes(done),
             )
         )
-        self.settled.add(self.actions[-1:], TOOLS)
+        self.past.add(self.actions[-1:], TOOLS)
         return self.brief()
 
     def brief(self) -> Briefing:
         """Return the briefing of the next turn."""
-        return self.history.complete(self.briefing, self.actions, self.settled, to_judge=False)
+        return self.history.complete(self.briefing, self.actions, self.past, to_judge=False)
 
     def hand_off(self, outcome: Outcome | None = None, **given: Any) -> Briefing:
         return self.take(HAND_OFF_TOOL, outcome or Outcome("done"), asks=HAND_OFF, **given)

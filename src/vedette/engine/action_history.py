@@ -29,7 +29,7 @@ from vedette.engine.tool_calls import label_answers
 _NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL})
 
 
-# What is answered of a run that has no actions (`SettledActions.list_answered`).
+# What is answered of a run that has no actions (`ActionHistory.list_answered`).
 NOT_ANSWERED: tuple[Sequence[ActionRow], frozenset[str]] = ((), frozenset())
 
 
@@ -38,7 +38,7 @@ def made_progress(row: ActionRow) -> bool:
     return row.effect == "done" and row.tool not in _NO_PROGRESS
 
 
-class SettledActions(Struct):
+class ActionHistory(Struct):
     """The actions of a run that are over, before the first that is not.
 
     `count` is how many they are, and `acted` how many of them count against `actions_per_run`.
