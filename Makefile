@@ -18,8 +18,8 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-canary bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage show-held-calls \
-  weekly-review
+  simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour long-task-kills bench-task-turns \
+  show-outage show-held-calls weekly-review
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,7 +100,7 @@ planted: ## Bugs planted in a copy of the checkout: how soon the simulation find
 	@tools/setup
 	@$(BIN)/python -m tests.simulation.planted $(ARGS)
 
-mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
+mutants: ## Every deliberate violation of a promise, and of tasks, each killed by the test that is to (10 min)
 	@tools/setup
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
@@ -193,6 +193,14 @@ long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of 
 drift: ## Twenty ways of drift in hand-offs: which are named, when, and how often honest ones are; ARGS=-v
 	@tools/setup
 	@$(BIN)/python -m tests.drift $(ARGS)
+
+long-task-kills: ## The same on two workers of one store, which are killed 20 times; ARGS="--turns 60 --kills 3" (15 min)
+	@tools/setup
+	@$(BIN)/python -m tests.faults.long_task $(ARGS)
+
+bench-task-turns: ## CPU of a task's turn at 50 and at 1,000, in turns; 1 if the late one is 1.1 of the early (2 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.task_turns $(ARGS)
 
 bench-misbehaviour: ## The others beside models that misbehave: /healthz, p99, effects, spend (15 min)
 	@tools/setup
