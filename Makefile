@@ -190,17 +190,17 @@ long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of 
 	@tools/setup
 	@VEDETTE_TASK_TURNS=1000 $(BIN)/python -m pytest -s -k long_task tests/contract/adapters/reasoners/test_hand_offs.py $(ARGS)
 
-drift: ## Twenty ways of drift in hand-offs: which are named, when, and how often honest ones are; ARGS=-v
-	@tools/setup
-	@$(BIN)/python -m tests.drift $(ARGS)
-
 long-task-kills: ## The same on two workers of one store, which are killed 20 times; ARGS="--turns 60 --kills 3" (15 min)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.long_task $(ARGS)
 
-bench-task-turns: ## CPU of a task's turn at 50 and at 1,000, in turns; 1 if the late one is 1.1 of the early (2 min)
+bench-task-turns: ## CPU of a task's turn at 50 and at 1,000, in turns; 1 if the late one is above twice the early (3 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.task_turns $(ARGS)
+
+drift: ## Twenty ways of drift in hand-offs: which are named, when, and how often honest ones are; ARGS=-v
+	@tools/setup
+	@$(BIN)/python -m tests.drift $(ARGS)
 
 bench-misbehaviour: ## The others beside models that misbehave: /healthz, p99, effects, spend (15 min)
 	@tools/setup

@@ -29,9 +29,15 @@ class Relay:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
-                for pump in (self._ask, self._answer):
-                    threading.Thread(target=pump, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._relay, args=(client,), daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        """Relay one connection until both its ends are over, and close them."""
+        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._to)) as server:
+            answers = threading.Thread(target=self._answer, args=(client, server), daemon=True)
+            answers.start()
+            self._ask(client, server)
+            answers.join()
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
