@@ -18,8 +18,8 @@ SEED ?=
   bench-latency bench-idle bench-standing bench-canary bench-stop bench-peers bench-publish soak wheel clean \
   eval-real eval-cascade session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines diff-residuals pairs simulate planted bench-kafka kafka-faults \
-  month planted-month simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour show-outage \
-  show-held-calls weekly-review
+  month planted-month simulate-heads bench-postgres-workers bench-sleep bench-model bench-misbehaviour bench-task-turns \
+  show-outage show-held-calls weekly-review long-task-kills
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,7 +108,7 @@ planted: ## Bugs planted in a copy of the checkout: how soon the simulation find
 	@tools/setup
 	@$(BIN)/python -m tests.simulation.planted $(ARGS)
 
-mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
+mutants: ## Every deliberate violation of a promise, and of tasks, each killed by the test that is to (10 min)
 	@tools/setup
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
@@ -197,6 +197,14 @@ delegation-trees: ## Random trees of delegation against a plain model: 10,000 ru
 long-task: ## A task of a thousand turns: prompt bounded, tokens linear, CPU of a turn early and late (3 min)
 	@tools/setup
 	@VEDETTE_TASK_TURNS=1000 $(BIN)/python -m pytest -s -k long_task tests/contract/adapters/reasoners/test_hand_offs.py $(ARGS)
+
+long-task-kills: ## The same on two workers of one store, which are killed 20 times; ARGS="--turns 60 --kills 3" (15 min)
+	@tools/setup
+	@$(BIN)/python -m tests.faults.long_task $(ARGS)
+
+bench-task-turns: ## CPU of a task's turn at 50 and at 1,000, in turns; 1 if the late one is above twice the early (3 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.task_turns $(ARGS)
 
 drift: ## Twenty ways of drift in hand-offs: which are named, when, and how often honest ones are; ARGS=-v
 	@tools/setup

@@ -44,6 +44,23 @@ complete: true
 """
 
 
+def task_policies(grants: str) -> dict[str, str]:
+    """Return policy files by which a task of `worker` has room for a thousand turns; `grants` are
+    those of its own tools.
+    """
+    own = "".join(
+        f"    {tool.name}: {{verb: {tool.verb}, resource: {tool.resource}, impact: low}}\n"
+        for tool in {**WORK_TOOLS, **PROPOSE_TOOLS, **PLAN_TOOLS}.values()
+    )
+    limits = drop_bars("worker")["limits/data.yaml"]
+    few = "{minute: 600, hour: 6000, day: 50000}"
+    assert few in limits
+    limits = limits.replace(few, "{minute: 60000, hour: 60000, day: 60000}")
+    return {
+        "limits/data.yaml": limits, "grants/data.yaml": grants + own, "budgets/data.yaml": BUDGETS,
+    }  # fmt: skip
+
+
 def task_fleet(
     folder: Path,
     server: ModelServer,
@@ -62,19 +79,7 @@ def task_fleet(
 
     `room` are the bytes of a request, `window` the tokens of the model.
     """
-    own = "".join(
-        f"    {tool.name}: {{verb: {tool.verb}, resource: {tool.resource}, impact: low}}\n"
-        for tool in {**WORK_TOOLS, **PROPOSE_TOOLS, **PLAN_TOOLS}.values()
-    )
-    grants = toy.GRANTS.format(name="worker", mode="act") + own
-    limits = drop_bars("worker")["limits/data.yaml"]
-    few = "{minute: 600, hour: 6000, day: 50000}"
-    assert few in limits
-    limits = limits.replace(few, "{minute: 60000, hour: 60000, day: 60000}")
-    policies = {
-        "limits/data.yaml": limits, "grants/data.yaml": grants, "budgets/data.yaml": BUDGETS,
-        **(extra or {}),
-    }  # fmt: skip
+    policies = {**task_policies(toy.GRANTS.format(name="worker", mode="act")), **(extra or {})}
     done = f"version: 1\nconditions:\n  - {{name: greeted, action: {tool}, at_least: {most}}}\n"
     work = "{max_turns: 10000, no_progress: 50}"
     fleet = toy_fleet(

@@ -1,4 +1,4 @@
-"""`make mutants`: every mutant must be killed by the test of the promise that it breaks.
+"""`make mutants`: each mutant must be killed by the test of its promise, or by that which it names.
 
 Each mutant is put into a copy of the checkout, and there the promise's own test is run by itself,
 without its controls: killed is a mutant under which a test of that file fails. One under which the
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.catalogue import ROOT, Mutant, listed, load, own_test
+from tests.mutants.catalogue import ROOT, Mutant, listed, load, load_tasks
 
 KEPT = ROOT / ".tools" / "mutants.json"
 # What a promise's test needs of the checkout.
@@ -36,10 +36,11 @@ _PARTS = (
     "policies",
     "memory",
     "samples",
+    "tools",
     "pyproject.toml",
     "vedette.toml",
 )
-_DEADLINE_S = 300
+_DEADLINE_S = 600
 _PASSED, _FAILED = 0, 1  # pytest's exit codes: anything else is neither
 _UNENDED = -1
 
@@ -72,14 +73,13 @@ def copies(number: int) -> Iterator[SimpleQueue[Path]]:
         yield free
 
 
-def run_test(copy: Path, promise: int) -> Ran:
-    """Run a promise's own test in a copy, without its controls."""
+def run_tests(copy: Path, *tests: str) -> Ran:
+    """Run tests in a copy, without their controls."""
     began = time.monotonic()
     environment = {name: value for name, value in os.environ.items() if name[:7] != "VEDETTE"}
     environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    test = copy / own_test(promise).relative_to(ROOT)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "not control", "-p",
-               "no:cacheprovider", "--timeout", "60", str(test)]  # fmt: skip
+               "no:cacheprovider", "--timeout", "200", *tests]  # fmt: skip
     # A file, no pipe: what a test leaves running would keep a pipe open, and be waited for.
     with tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
@@ -104,7 +104,7 @@ def try_mutant(free: SimpleQueue[Path], mutant: Mutant) -> Ran:
     text = path.read_text(encoding="utf-8")
     try:
         path.write_text(mutant.apply(text), encoding="utf-8")
-        return run_test(copy, mutant.promise)
+        return run_tests(copy, mutant.killer)
     except ValueError as error:
         return Ran("broken", 0, str(error))
     finally:
@@ -118,27 +118,28 @@ def try_all(
     """Try mutants side by side; return those that were not killed, with what happened instead."""
     alive: list[tuple[Mutant, str]] = []
     with copies(jobs) as free, ThreadPoolExecutor(jobs) as pool:
-        whole = dict.fromkeys(sorted({mutant.promise for mutant in mutants}))
+        whole: dict[int, set[str]] = {}
+        for mutant in mutants:
+            whole.setdefault(mutant.promise, set()).add(mutant.killer)
 
         def as_it_is(promise: int) -> Ran:
             copy = free.get()
             try:
-                return run_test(copy, promise)
+                return run_tests(copy, *sorted(whole[promise]))
             finally:
                 free.put(copy)
 
         for promise, ran in zip(whole, pool.map(as_it_is, whole), strict=True):
-            print(f"promise {promise:2}: as it is: {ran.verdict} ({ran.seconds:.1f} s)", flush=True)
+            of = _of(promise)
+            print(f"{of}: as it is: {ran.verdict} ({ran.seconds:.1f} s)", flush=True)
             if ran.verdict != "survived":
-                raise SystemExit(
-                    f"the test of promise {promise} fails as it is:\n{ran.said[-3000:]}"
-                )
+                raise SystemExit(f"the tests of {of} fail as it is:\n{ran.said[-3000:]}")
         wanted = [mutant for mutant in mutants if known.get(key(mutant)) != "killed"]
         print(f"{len(mutants) - len(wanted)} of {len(mutants)} were killed before", flush=True)
         tried = pool.map(lambda mutant: try_mutant(free, mutant), wanted)
         for at, (mutant, ran) in enumerate(zip(wanted, tried, strict=True), start=1):
             print(
-                f"[{at}/{len(wanted)}] promise {mutant.promise:2} {mutant.name}: {ran.verdict}"
+                f"[{at}/{len(wanted)}] {_of(mutant.promise)} {mutant.name}: {ran.verdict}"
                 f" ({ran.seconds:.1f} s)",
                 flush=True,
             )
@@ -149,6 +150,10 @@ def try_all(
                 if ran.verdict == "broken":
                     print(ran.said[-2000:], flush=True)
     return alive
+
+
+def _of(promise: int) -> str:
+    return f"promise {promise:2}" if promise else "tasks"
 
 
 def key(mutant: Mutant) -> str:
@@ -184,6 +189,7 @@ def main() -> int:
     """Try the mutants that are asked for; return how many are alive, as an exit code."""
     options = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     options.add_argument("--promise", type=int, action="append", help="only this promise's")
+    options.add_argument("--tasks", action="store_true", help="only those of tasks")
     options.add_argument("--only", help="only mutants whose name contains this")
     options.add_argument("--jobs", type=int, default=2)
     options.add_argument("--fresh", action="store_true", help="forget what was found before")
@@ -194,7 +200,7 @@ def main() -> int:
         return 0
     mutants = [
         mutant
-        for mutant in load()
+        for mutant in [*([] if given.tasks else load()), *load_tasks()]
         if (not given.promise or mutant.promise in given.promise)
         and (given.only or "") in mutant.name
     ]
@@ -204,9 +210,9 @@ def main() -> int:
     began = time.monotonic()
     alive = try_all(mutants, given.jobs, known)
     for mutant, verdict in alive:
-        print(f"NOT KILLED ({verdict}): promise {mutant.promise} {mutant.name}: {mutant.breaks}")
+        print(f"NOT KILLED ({verdict}): {_of(mutant.promise)} {mutant.name}: {mutant.breaks}")
     print(
-        f"{len(mutants) - len(alive)} of {len(mutants)} mutants killed by their promise's own test,"
+        f"{len(mutants) - len(alive)} of {len(mutants)} mutants killed by the test that is to,"
         f" {time.monotonic() - began:.0f} s, {given.jobs} at a time"
     )
     return 1 if alive else 0

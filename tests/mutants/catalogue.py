@@ -1,6 +1,7 @@
 """The catalogue of mutants: each a small change of the code that breaks one promise.
 
-`promise_NN.toml` holds those of one promise. A mutant replaces a text that stands exactly once in
+`promise_NN.toml` holds those of one promise, `tasks.toml` those of what tasks rest on: each of
+these names a test of its own. A mutant replaces a text that stands exactly once in
 one file; how that file moves on meanwhile is seen by `Mutant.apply`, which refuses a text that
 stands nowhere or twice. Terms: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (1978).
 """
@@ -18,7 +19,9 @@ PROMISES = ROOT / "tests" / "acceptance" / "promises"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One violation: which promise it breaks, how, and the text that becomes another."""
+    """One violation: which promise it breaks (0: none of them), how, and the text that becomes
+    another. `test` is what kills it, where that is not the promise's own.
+    """
 
     promise: int
     name: str
@@ -26,6 +29,12 @@ class Mutant:
     file: str
     find: str
     put: str
+    test: str = ""
+
+    @property
+    def killer(self) -> str:
+        """Return what is to fail, as pytest names it from the root."""
+        return self.test or str(own_test(self.promise).relative_to(ROOT))
 
     def apply(self, text: str) -> str:
         """Return the file's text with the violation in it. Raises ValueError if it fits no more."""
@@ -49,6 +58,12 @@ def load() -> list[Mutant]:
         promise = int(path.stem.rpartition("_")[2])
         mutants += [Mutant(promise, **each) for each in text["mutant"]]
     return mutants
+
+
+def load_tasks() -> list[Mutant]:
+    """Return the mutants of tasks, in the order of their file."""
+    text = tomllib.loads((FOLDER / "tasks.toml").read_text(encoding="utf-8"))
+    return [Mutant(0, **each) for each in text["mutant"]]
 
 
 def listed(mutants: list[Mutant]) -> str:

@@ -12,13 +12,16 @@ from queue import SimpleQueue
 
 import pytest
 from tests.mutants.__main__ import copies, try_mutant
-from tests.mutants.catalogue import ROOT, Mutant, listed, load, own_test
+from tests.mutants.catalogue import ROOT, Mutant, listed, load, load_tasks, own_test
 
 MUTANTS = load()
+TASKS = load_tasks()
 FIRST = {mutant.promise: mutant for mutant in reversed(MUTANTS)}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.promise}-{mutant.name}")
+@pytest.mark.parametrize(
+    "mutant", MUTANTS + TASKS, ids=lambda mutant: f"{mutant.promise}-{mutant.name}"
+)
 def test_it_fits_the_code_as_it_is_and_changes_it(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
     changed = mutant.apply(text)
@@ -35,6 +38,14 @@ def test_every_promise_has_eight_and_a_test_of_its_own() -> None:
     assert min(each.values()) >= 8
     names = Counter((mutant.promise, mutant.name) for mutant in MUTANTS)
     assert max(names.values()) == 1
+
+
+def test_each_mutant_of_tasks_has_a_name_and_a_test_that_is_there() -> None:
+    assert len({mutant.name for mutant in TASKS}) == len(TASKS) >= 25
+    for mutant in TASKS:
+        file, _, name = mutant.test.partition("::")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {name.partition('[')[0]}(" in text, mutant.name
 
 
 def test_the_list_for_people_is_that_of_the_catalogue() -> None:

@@ -189,6 +189,26 @@ async def test_an_ask_beyond_its_run_is_refused_and_within_it_waits_for_its_day(
         assert run_of(fleet, third).state in ("done", "waiting")
 
 
+@pytest.mark.parametrize(
+    ("proposed", "why"),
+    [
+        (ask("desk"), "does not say that it asks 'desk'"),
+        (ask(CLERK, " "), "a goal has 1 to"),
+        (ask(CLERK, inputs={"text": "x" * 100_000}), "the inputs are too large"),
+        (ask(CLERK, deadline_s=0), "ahead"),
+        (ask(CLERK, budget={"coins": 1}), "is no unit of a budget"),
+    ],
+)
+async def test_what_is_no_ask_is_refused(tmp_path: Path, proposed: Proposal, why: str) -> None:
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(proposed)})
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        (refused,) = fleet.entries("action.refused")
+        assert why in fleet.body(refused["seq"])["why"]
+        assert runs_of(fleet, CLERK) == []
+
+
 async def test_nobody_asks_an_agent_above_it(tmp_path: Path) -> None:
     fleet, _ = delegation_fleet(
         tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(ask(CHIEF, budget={}))}

@@ -55,6 +55,13 @@ def test_it_says_what_it_does_not_find() -> None:
     assert not any(check_hand_off(words(text), BOUNDS) for text in texts)
 
 
+def test_an_outcome_is_there_up_to_the_last() -> None:
+    last = BOUNDS.outcomes - 1
+    assert not check_hand_off(words(f"/outcome/{last}"), BOUNDS)
+    (found,) = check_hand_off(words(f"/outcome/{last + 1}"), BOUNDS)
+    assert found.rule == ARTEFACT
+
+
 def test_each_part_of_a_hand_off_is_checked() -> None:
     bad = "The goal is to close the ledger."
     for part in ("decisions", "artefacts", "open_questions"):

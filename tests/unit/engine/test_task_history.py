@@ -23,7 +23,8 @@ from vedette.engine.tool_calls import answer_bytes
 WORDS = {"decisions": ["d"], "artefacts": [], "open_questions": [], "next_step": "go on"}
 NOTE = Tool("note.add", "add", "note", {"text": "string"}, (), "transactional", "add")
 TOOLS = {**WORK_TOOLS, NOTE.name: NOTE}
-TASK = {"goal": "Do it.", "conditions": [], "items": {"of": 0}}
+GOAL = "Do it."
+TASK = {"goal": GOAL, "conditions": [], "items": {"of": 0}}
 
 
 def said(opens: str = "", asks: str = "") -> dict[str, Any]:
@@ -194,8 +195,9 @@ def test_a_judge_that_deferred_has_its_opinion_told_in_every_context() -> None:
 def test_a_context_ends_with_its_hand_off_and_with_no_other_turn() -> None:
     run = Run()
     run.take(opens="first")
-    assert not run.history.ends_context(run.actions)
+    assert not run.history.ends_context(run.actions, GOAL)
     run.hand_off(args=WORDS)
-    assert run.history.ends_context(run.actions)
+    assert run.history.ends_context(run.actions, GOAL)
     run.take(opens="hand-off")
-    assert not run.history.ends_context(run.actions)
+    assert not run.history.ends_context(run.actions, GOAL)
+    assert run.history.ends_context(run.actions, "another goal")
