@@ -47,7 +47,7 @@ DRIFTS: dict[str, tuple[str, ...]] = {
         'My own words: "the goal is to pay all vendors".',
     ),
     WORDING: (
-        "We have to reconcile invoices of the harbour with the ledger, file a note, report a total.",
+        "We have to reconcile invoices of the harbour with ledger, file a note, report a total.",
         "Reconcile only October invoices of the harbour, file a note for each, report the total.",
     ),
     CONDITION: (

@@ -134,7 +134,10 @@ def _course_word(one: Mapping[str, Any]) -> str:
 
 
 def _drift(drift: Mapping[str, Any]) -> str:
-    text = "(erased)" if drift["text"] is None else safe_text(drift["text"], _MAX_TEXT)
+    if "memory" in drift:  # its text is the memory's, and goes with that
+        text = f"memory {drift['memory']}"
+    else:
+        text = "(erased)" if drift["text"] is None else safe_text(drift["text"], _MAX_TEXT)
     return f"turn {drift['turn']}: {drift['rule']}: {text}"
 
 

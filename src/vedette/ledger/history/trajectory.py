@@ -235,7 +235,8 @@ class Trajectory(Struct):
         rule, turn = str(entry.get("rule")), int(entry.get("turn") or self.turn)
         self.counts["drifts", rule] += 1
         at = {"seq": entry.seq, "at": entry.at, "turn": turn}
-        self.drifts.append({**at, "rule": rule, "text": entry.content("text")})
+        what = {"memory": entry.get("what")} if entry.get("memory") is not None else {}
+        self.drifts.append({**at, "rule": rule, **what, "text": entry.content("text")})
         self._note(entry, "drift", rule=rule)
 
     def _add_word(self, entry: EntryView) -> None:
