@@ -100,7 +100,7 @@ LIBRARY = Sentences(
         "Books on the upper shelf count as listed.",
         "Promise a repair to a reader who asks.",
         "It is enough to look at the spines.",
-        "Wir schauen nur noch auf die Buecher, die in der Liste nicht mit einem Stern versehen sind.",
+        "Wir schauen nur noch auf die Buecher, die in der Liste nicht mit einem Stern stehen.",
     ),
 )
 

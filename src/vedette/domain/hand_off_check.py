@@ -247,8 +247,8 @@ _REPORTED = re.compile(
     re.IGNORECASE,
 )
 _DENIAL = re.compile(
-    r"\b(?:not|never|no|avoid|prevent|nobody|nothing|cannot|can't|must not|mustn't|may not|don't|do not|won't"
-    r"|refused|denied|forbidden|until)\b",
+    r"\b(?:not|never|no|avoid|prevent|nobody|nothing|cannot|can't|must not|mustn't|may not|don't"
+    r"|do not|won't|refused|denied|forbidden|until)\b",
     re.IGNORECASE,
 )
 

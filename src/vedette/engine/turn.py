@@ -427,6 +427,7 @@ def turn_entry(
     return context.entry(
         "turn.reasoned",
         turn=turn,
+        items=None if context.task is None else len(context.task.items),  # its body may be erased
         release=context.agent.release,
         proposals=len(judgement.proposals),
         what="deferred" if judgement.deferred else None,

@@ -16,6 +16,11 @@ _MAX_COURSE = 40
 
 def task_lines(tasks: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the report's section on tasks (`TaskCounts.to_json`)."""
+    for drift in tasks["drifts"]:
+        yield f"drift in {drift['run']} {_drift(drift)}"
+    for what, number in tasks["left_out"].items():
+        if number:
+            yield f"{number:,} more {'tasks' if what == 'runs' else what} than are told one by one"
     for one in tasks["agents"]:
         own = one["tasks"]
         yield (
@@ -24,8 +29,6 @@ def task_lines(tasks: Mapping[str, Any]) -> Iterator[str]:
             f"({own['waiting']:,} wait for a person)"
         )
         yield from (f"  {line}" for line in _count_lines(one))
-    for drift in tasks["drifts"]:
-        yield f"drift in {drift['run']} {_drift(drift)}"
 
 
 def _count_lines(counts: Mapping[str, Any]) -> Iterator[str]:
@@ -45,7 +48,7 @@ def _count_lines(counts: Mapping[str, Any]) -> Iterator[str]:
         yield f"refused: {by_rule}"
     yield (
         f"recovered: {recovered['items']:,} items, {recovered['effects']:,} effects; "
-        f"{counts['restarts']:,} restarts of the fleet; hand-offs: {hand_offs['model']:,} by "
+        f"{counts['starts']:,} starts of workers; hand-offs: {hand_offs['model']:,} by "
         f"models, {hand_offs['engine']:,} by the engine"
     )
     yield (
