@@ -61,8 +61,8 @@ KINDS = frozenset(
         # though its model answered.
         "budget.settled",
         "budget.refused",  # no room for a turn or an action: it waits
-        # A hand-off broke a rule of its check, and the engine's is told; or a memory that a task
-        # proposed (`what` is its id) breaks one. Body: text.
+        # A hand-off broke a rule of its check, and the engine's is told if the rule is sure (body:
+        # text); or a memory that a task proposed (`what` is its id) breaks one.
         "task.drift",
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window

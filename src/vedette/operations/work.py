@@ -151,8 +151,7 @@ async def _say(
     draft = Draft(_KINDS[verb], fields, body=order.body(**more))
     since_us = find_wait(services, run.id)
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
-    if since_us and verb != "work_pause":
-        observe_wait(services, run.agent, since_us)
+    observe_wait(services, run, since_us)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
 
 
