@@ -15,6 +15,7 @@ from tests import drift
 from tests.contract.engine.test_tasks import add, close, finish, order, says, working_fleet
 from tests.drift import ACCESS, HANDBOOK, INVOICES, WAYS, Subject, measure
 from tests.drift_sentences import TASKS
+from tests.task_days import entries_of, plain_counts, told_counts
 
 from vedette.app.followers.notifications import notice_fields
 from vedette.domain.action import Proposal
@@ -140,6 +141,14 @@ async def test_drift_is_named_within_a_virtual_day_by_run_and_turn(
         named = found["tasks"]["drifts"][0]
         assert (named["run"], named["turn"]) == (run, first["turn"])
         assert f"drift in {run} turn {first['turn']}" in "\n".join(report_text(found))
+        many = {**found["tasks"], "agents": found["tasks"]["agents"] * 6}  # before the lines end
+        assert f"drift in {run}" in "\n".join(report_text({**found, "tasks": many}))
+        # Counted by a plain counter, too.
+        (agent,) = found["tasks"]["agents"]
+        plain = plain_counts(entries_of(fleet), START_US, START_US + DAY_US)
+        assert told_counts(agent, agent["tasks"]) == plain
+        assert plain[f"drift {rule}"]
+        assert plain[f"hand_off {by}"]
         assert any(one["kind"] == "task.drift" for one in found["exceptions"])
         assert fleet.app.metrics.total("drifts", agent="worker") == len(entries)
         assert fleet.app.metrics.total("hand_offs", agent="worker", by=by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.contract.engine.test_tasks import add, close, finish, order, says, st
 
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.errors import Permanent
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Permanent
 from vedette.domain.entry import Body, Draft
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -130,10 +131,13 @@ async def test_a_word_that_is_said_again_ends_no_wait(tmp_path: Path) -> None:
         await dispatch(fleet.app.commands, "work_resume", said, {"run": run})
         await fleet.wait_until_idle()  # it stalls again
         clock.advance(HOUR_US)
-        await dispatch(fleet.app.commands, "work_resume", said, {"run": run})
+        with pytest.raises(AlreadyDone):
+            await dispatch(fleet.app.commands, "work_resume", said, {"run": run})
         count = 'vedette_task_wait_seconds_count{agent="worker"}'
         assert f"{count} 1.0" in scraped(fleet)
         await order(fleet, "cancel", run=run)
+        with suppress(BadCommand):  # it may have ended by now
+            await order(fleet, "cancel", run=run)
         assert f"{count} 2.0" in scraped(fleet)
         assert f'vedette_task_wait_seconds_sum{{agent="worker"}} {2 * 3600}.0' in scraped(fleet)
 

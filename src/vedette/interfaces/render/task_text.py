@@ -12,15 +12,16 @@ from vedette.interfaces.render.explain_text import safe_text
 _MAX_TEXT = 60
 # Of its course so many steps are told, the first and the last ones.
 _MAX_COURSE = 40
+_MAX_DRIFTS = 8
 
 
 def task_lines(tasks: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the report's section on tasks (`TaskCounts.to_json`)."""
-    for drift in tasks["drifts"]:
+    for drift in tasks["drifts"][:_MAX_DRIFTS]:
         yield f"drift in {drift['run']} {_drift(drift)}"
-    for what, number in tasks["left_out"].items():
-        if number:
-            yield f"{number:,} more {'tasks' if what == 'runs' else what} than are told one by one"
+    more = len(tasks["drifts"]) - _MAX_DRIFTS + tasks["left_out"]["drifts"]
+    if more > 0:
+        yield f"and {more:,} more drifts"
     for one in tasks["agents"]:
         own = one["tasks"]
         yield (
