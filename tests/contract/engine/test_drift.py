@@ -19,7 +19,7 @@ from tests.task_days import entries_of, plain_counts, told_counts
 
 from vedette.app.followers.notifications import notice_fields
 from vedette.domain.action import Proposal
-from vedette.domain.hand_off_check import RECORDED, Finding, TaskBounds
+from vedette.domain.hand_off_check import RECORDED, Finding, TaskBounds, check_texts
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.model_turn import HAND_OFF, ModelTurn
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -213,7 +213,7 @@ async def test_the_memories_of_a_turn_are_read_as_far_as_a_hand_off_is(
 ) -> None:
     """In one look at what they are held against, and whatever their language."""
     texts, looks = list[str](), list[int]()
-    check, bounds_of = context_tools.check_texts, context_tools._bounds_of
+    check, bounds_of = check_texts, context_tools._bounds_of
 
     def seen(given: Sequence[str], bounds: TaskBounds) -> list[Finding]:
         texts.extend(given)
