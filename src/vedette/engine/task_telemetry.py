@@ -8,9 +8,11 @@ from typing import Any
 import orjson
 
 from vedette.domain.entry import Draft
+from vedette.domain.event import Event
 from vedette.domain.model_turn import HAND_OFF
 from vedette.domain.ports.reasoner import Metrics
 from vedette.domain.run import Run, Step
+from vedette.domain.task import read_task
 from vedette.domain.task_words import CANCELLED, PAUSED, RESUMED, STALLED, STEERED, TASK_KINDS
 from vedette.domain.work_tools import CLOSE_ITEM_TOOL
 from vedette.engine.services import Services
@@ -40,6 +42,15 @@ def count_step(metrics: Metrics, agent: str, step: Step) -> None:
             state = "cancelled" if draft.fields.get("what") == "cancelled" else "done"
             metrics.count("tasks_ended", agent=agent, state=state)
             metrics.observe("task_turns", step.turn, agent=agent)
+
+
+def count_dead_task(services: Services, run: Run, event: Event | None) -> None:
+    """Count, as a metric, a run that was given up, if it is a task."""
+    if event is None or run.agent not in services.fleet.agents:
+        return
+    agent = services.fleet.release_of(run.agent, run.key, run.position)
+    if read_task(agent, event) is not None:
+        services.metrics.count("tasks_ended", agent=run.agent, state="dead")
 
 
 def find_wait(services: Services, run: str) -> int:

@@ -27,8 +27,10 @@ from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.render.task_text import item_rows, trajectory_lines
 from vedette.ledger.history import task_counts, trajectory
+from vedette.ledger.history.counts import ReportCounts
 from vedette.ledger.history.entry_view import EntryView, read_entry, view_entry
 from vedette.ledger.history.report import report
+from vedette.ledger.history.sample import Sample
 from vedette.ledger.history.task_counts import TaskCounts
 from vedette.ledger.history.time_window import Window
 from vedette.ledger.history.trajectory import Trajectory, read_trajectory
@@ -292,6 +294,18 @@ async def test_many_tasks_are_read_in_pages_and_told_in_part(
         assert told["agents"] == [agent]
         assert [one["run"] for one in told["runs"]] == runs[:1]
         assert told["left_out"] == {"runs": 1, "drifts": 0}
+        # No page is read of what came after the window.
+        entries, read_pages = type(fleet.app.store.ledger).entries, list[int]()
+
+        def counted(*of: Any) -> Any:
+            read_pages.extend([1] if runs[0] in of else [])
+            return entries(*of)
+
+        monkeypatch.setattr(type(fleet.app.store.ledger), "entries", counted)
+        report(fleet.app.store, 0, 2**60)
+        of_all = len(read_pages)
+        report(fleet.app.store, 0, fleet.entries("turn.reasoned")[1]["at"])
+        assert len(read_pages) - of_all <= of_all // 2
         # What is told of a stretch in which it says nothing of itself.
         (closing,) = (one for one in fleet.entries("effect.done") if one["run"] == runs[1]
                       and one["tool"] == "item.close")  # fmt: skip
@@ -342,3 +356,14 @@ async def test_what_was_erased_is_told_as_far_as_entries_tell_it(
         assert len(found.items()) == (0 if erased else 2)
         (agent,) = report(fleet.app.store, 0, 2**60)["tasks"]["agents"]
         assert agent["turns"] == 5
+
+
+def test_stalls_that_begin_alike_are_one_exception() -> None:
+    """By the first line of why, which is what a report has room for."""
+    counts = ReportCounts(Sample("x", 20), lambda _: None)
+    for seq, more in enumerate(("one thing", "another"), 1):
+        fields = {"kind": "task.stalled", "at": seq, "agent": "worker", "run": "r", "body": "x"}
+        why = json.dumps({"why": f"no progress in 6 turns\n{more}"}).encode()
+        counts.add_entry(view_entry(seq, fields, why))
+    (told,) = counts.exceptions()
+    assert (told["why"], told["count"]) == ("no progress in 6 turns", 2)

@@ -17,9 +17,9 @@ from vedette.domain.base.errors import StoreFailed, Temporary, VedetteError
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import subject_of
 from vedette.domain.run import ActionRow, EarlierEventPending, Run, Step, Superseded
-from vedette.domain.task import read_task
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
+from vedette.engine.task_telemetry import count_dead_task
 
 T = TypeVar("T")
 
@@ -148,8 +148,7 @@ async def dead_letter(
     rows = [row for row in services.store.runs.actions(run.id) if not row.is_final]
     fleet = services.fleet
     is_known = run.agent in fleet.agents
-    agent = fleet.release_of(run.agent, run.key, run.position) if is_known else None
-    tools = {} if agent is None else agent.tools
+    tools = fleet.release_of(run.agent, run.key, run.position).tools if is_known else {}
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
         may_have_started = services.calls.may_have_started(
@@ -161,9 +160,8 @@ async def dead_letter(
         actions=rows,
     )  # fmt: skip
     (await services.store.steps.commit(step)).raise_for_status()
+    count_dead_task(services, run, event)
     services.metrics.count("runs", agent=run.agent, state="dead")
-    if agent is not None and event is not None and read_task(agent, event) is not None:
-        services.metrics.count("tasks_ended", agent=run.agent, state="dead")
 
 
 def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: bool) -> list[Draft]:
