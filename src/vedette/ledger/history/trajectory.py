@@ -7,6 +7,7 @@ beginning; a wait is counted where it ends.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
@@ -412,8 +413,16 @@ def read_starts(record: LedgerReader) -> list[EntryWithBody]:
 def run_entries(
     record: LedgerReader, run: str, starts: Sequence[EntryWithBody]
 ) -> Iterator[EntryWithBody]:
-    """Yield the entries of a run and the fleet's starts, in the order of the ledger."""
-    return merge(_read_pages(record, run), starts, key=lambda entry: entry[0])
+    """Yield the entries of a run and the fleet's starts since, in the order of the ledger."""
+    own = _read_pages(record, run)
+    for first in own:
+        yield first
+        since = bisect(starts, first[0], key=_seq)
+        yield from merge(own, starts[since:], key=_seq)
+
+
+def _seq(entry: EntryWithBody) -> int:
+    return entry[0]
 
 
 def _read_pages(record: LedgerReader, run: str) -> Iterator[EntryWithBody]:
