@@ -1,7 +1,8 @@
 """Drift planted in hand-offs: twenty ways in which a goal is told a little otherwise each time.
 
 Five tasks, each a goal of clauses. The check's forms were chosen on three of them (`CHOSEN`); the
-other two (`HELD_OUT`) were written after that, and what is reported is measured on them.
+other two (`LOOKED_AT`) were written after that, and looked at since, so that they hold nothing out
+any more. What no rule was changed after a look at are `tests.drift_sentences`.
 `python -m tests.drift` prints the figures (`make drift`).
 """
 
@@ -11,6 +12,8 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from tests import drift_sentences
 
 from vedette.domain.hand_off import HandOffWords
 from vedette.domain.hand_off_check import TaskBounds, check_hand_off
@@ -359,7 +362,7 @@ ACCESS = Subject(
 )
 
 # What the forms of the check were chosen on, and what was written after them.
-CHOSEN, HELD_OUT = (INVOICES, INCIDENTS, MANIFESTS), (HANDBOOK, ACCESS)
+CHOSEN, LOOKED_AT = (INVOICES, INCIDENTS, MANIFESTS), (HANDBOOK, ACCESS)
 Way = Callable[[Subject, random.Random, int], str]
 
 
@@ -493,7 +496,7 @@ def measure(subjects: Sequence[Subject], honest: int = 200, seed: int = 1) -> Fi
 
 def main() -> None:
     """Print what is named of planted drift, when, and how often an honest hand-off is."""
-    for title, subjects in (("chosen on", CHOSEN), ("held out", HELD_OUT)):
+    for title, subjects in (("chosen on", CHOSEN), ("looked at", LOOKED_AT)):
         found = measure(subjects)
         of = len(found.named)
         hits = sorted(at for at in found.named.values() if at is not None)
@@ -506,6 +509,7 @@ def main() -> None:
                 print(f"  {way}, task {at + 1}: {when or 'not named'}")
         for text in sorted(set(found.false)):
             print(f"  honest: {text}")
+    drift_sentences.main()
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
+from vedette.domain.work_tools import WORK_TOOLS
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import DESK, World, toy_fleet
+from vedette.testing.toy_fleet import DESK, World, job, send_proposal, toy_fleet
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
@@ -50,6 +51,7 @@ class TaskDays:
     async def play(self, days: int, tasks: int, every_h: int = 4) -> None:
         """Play the days in steps of hours, on the open fleet."""
         fleet, people = self.fleet, self._people
+        await fleet.send(job("1", send_proposal()))  # no task
         for step in range(days * 24 // every_h):
             for _ in range(people.randint(0, 1)):
                 if len(self.runs) < tasks:
@@ -99,6 +101,8 @@ class TaskDays:
 
     def _answer(self, briefing: Briefing) -> ReasonerJudgement:
         own = random.Random(f"{self._seed} {briefing.run} {briefing.turn}")
+        if not briefing.task:
+            return ReasonerJudgement(label="sent", confidence=1.0, proposals=(send("no task"),))
         if briefing.turn == 1:
             proposals = [add(f"i{at}") for at in range(own.randint(1, 4))]
         else:
@@ -137,9 +141,14 @@ def entries_of(fleet: FleetHarness) -> list[dict[str, Any]]:
 
 
 def plain_counts(entries: list[dict[str, Any]], since_us: int, until_us: int) -> dict[str, int]:
-    """Count what tasks did in a stretch, entry by entry: every run of the fleet is a task."""
+    """Count what tasks did in a stretch, entry by entry: a task's turns have bodies that say so."""
+    tasks = {one["run"] for one in entries if "task" in (one["content"] or {})}
+    entries = [one for one in entries if one.get("run") in tasks]
+    items: dict[tuple[str, int], str | None] = {}
+    failed_items: set[tuple[str, str | None]] = set()
+    turns: dict[str, int] = {}
     found: Counter[str] = Counter()
-    decided: set[str] = set()
+    decided: dict[str, str | None] = {}  # the item that an action was for
     failed: set[tuple[str, str]] = set()
     digests: dict[str, tuple[str, str]] = {}
     for entry in entries:
@@ -148,10 +157,16 @@ def plain_counts(entries: list[dict[str, Any]], since_us: int, until_us: int) ->
         names: list[str] = []
         if kind == "turn.reasoned":
             names = ["turns"]
+            items[entry["run"], entry["turn"]] = content["task"]["item"]
+            turns[entry["run"]] = entry["turn"]
+            if content.get("model", {}).get("opens") == "hand-off":
+                names.append(f"hand_off {content['briefed']['hand_off']['by']}")
+        elif kind == "task.drift":
+            names = [f"drift {entry['rule']}"]
         elif kind == "action.decided":
             digests[entry["action"]] = (entry["run"], f"{entry['tool']} {entry['action_digest']}")
             names = [] if entry["action"] in decided else ["actions"]
-            decided.add(entry["action"])
+            decided.setdefault(entry["action"], items[entry["run"], turns[entry["run"]]])
             if entry["outcome"] == "deny":
                 names.append(f"refused {entry['rule']}")
         elif kind == "action.refused" and "action" not in entry:
@@ -160,6 +175,8 @@ def plain_counts(entries: list[dict[str, Any]], since_us: int, until_us: int) ->
         elif kind in ("effect.done", "effect.failed", "effect.unknown"):
             names = [kind]
             digest = digests[entry["action"]]
+            if kind != "effect.done" and entry["tool"] not in WORK_TOOLS:
+                failed_items.add((entry["run"], decided[entry["action"]]))
             if kind == "effect.failed":
                 failed.add(digest)
             elif kind == "effect.done":
@@ -169,7 +186,10 @@ def plain_counts(entries: list[dict[str, Any]], since_us: int, until_us: int) ->
                 if entry["tool"] == "item.add":
                     names.append("item added")
                 elif entry["tool"] == "item.close":
-                    names.append(f"item {content['data']['item']['state']}")
+                    item = content["data"]["item"]
+                    names.append(f"item {item['state']}")
+                    if item["state"] == "done" and (entry["run"], item["id"]) in failed_items:
+                        names.append("recovered items")
         elif kind == "budget.settled" and is_in:
             for unit, amount in entry["spend"].items():
                 found[f"spend {unit}"] += amount
@@ -224,5 +244,7 @@ def told_counts(counts: dict[str, Any], tasks: dict[str, int]) -> dict[str, int]
     words = {"stalls": "stalled", "pauses": "paused", "resumes": "resumed", "steers": "steered"}
     found |= {f"task.{word}": stops[name] for name, word in words.items()}
     found |= {f"ended {state}": tasks[state] for state in ("done", "cancelled")}
-    found["recovered effects"] = counts["recovered"]["effects"]
+    found |= {f"recovered {what}": n for what, n in counts["recovered"].items()}
+    found |= {f"hand_off {by}": n for by, n in counts["hand_offs"].items()}
+    found |= {f"drift {rule}": n for rule, n in counts["drifts"].items()}
     return {name: number for name, number in found.items() if number}

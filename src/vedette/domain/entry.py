@@ -66,8 +66,8 @@ KINDS = frozenset(
         # A part of its agent's budget was set aside for the run that an action asks, by unit …
         "budget.escrowed",
         "budget.returned",  # … and what that did not spend came back
-        # A hand-off broke a rule of its check, and the engine's is told; or a memory that a task
-        # proposed (`what` is its id) breaks one. Body: text.
+        # A hand-off broke a rule of its check, and the engine's is told if the rule is sure (body:
+        # text); or a memory that a task proposed (`what` is its id) breaks one.
         "task.drift",
         "model.away",  # its model did not answer; `what` says why, `target` which: it waits
         "budget.alerted",  # most of a limit is taken; once in a window

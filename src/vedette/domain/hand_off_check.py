@@ -2,9 +2,11 @@
 
 Each rule finds what is said in a form that it knows, and errs towards finding nothing: a hand-off
 that is refused for no reason costs a context its memory. So a drift that is told in no such form is
-not found here; what holds whatever a hand-off says is that
-goal and conditions are told by the engine, and that every action is decided by the gateway. What is
-said in another language than an English goal is not read, so it is not taken either.
+not found here; what holds whatever a hand-off says is that goal and conditions are told by the
+engine, and that every action is decided by the gateway.
+
+A rule of RECORDED is read off likeness and not off a form, so it may be wrong: what breaks it is
+told to people, and the hand-off is taken all the same.
 """
 
 from __future__ import annotations
@@ -17,19 +19,21 @@ from msgspec import Struct
 
 from vedette.domain.goal_check import (
     changes_number,
-    find_forbidden,
+    instructs_forbidden,
     is_foreign,
     narrows_goal,
     restates_goal,
-    waives_part,
 )
 from vedette.domain.hand_off import HandOffWords
 
-GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, SHORTCUT, LANGUAGE, ARTEFACT = (
+GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, ARTEFACT, WORDING, SHORTCUT, LANGUAGE = (
     "drift.goal", "drift.condition", "drift.tool", "drift.recipient", "drift.safeguard",
-    "drift.shortcut", "drift.language", "drift.artefact",
+    "drift.artefact", "drift.wording", "drift.shortcut", "drift.language",
 )  # fmt: skip
-RULES = (GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, SHORTCUT, LANGUAGE, ARTEFACT)
+RULES = (GOAL, CONDITION, TOOL, RECIPIENT, SAFEGUARD, ARTEFACT, WORDING, SHORTCUT, LANGUAGE)
+RECORDED = frozenset({WORDING, SHORTCUT, LANGUAGE})
+# A longer sentence is read in pieces, so that no rule takes longer than a text is long.
+_MAX_SENTENCE, _MAX_EXCERPT = 600, 200
 
 
 class TaskBounds(Struct, frozen=True):
@@ -57,23 +61,24 @@ class Finding(Struct, frozen=True):
 
 def check_hand_off(words: HandOffWords, bounds: TaskBounds) -> list[Finding]:
     """Return the rules that a hand-off breaks, each once, in the order of RULES."""
-    return check_texts(words.texts(), bounds, words.artefacts)
+    found = {one.rule: one for one in check_texts(words.texts(), bounds)}
+    said = " ".join(words.texts())
+    if is_foreign(said, bounds.goal):
+        found[LANGUAGE] = Finding(LANGUAGE, said[:_MAX_EXCERPT])
+    for artefact in words.artefacts:
+        if ARTEFACT not in found and _is_missing(artefact, bounds.outcomes):
+            found[ARTEFACT] = Finding(ARTEFACT, artefact[:_MAX_EXCERPT])
+    return [found[rule] for rule in RULES if rule in found]
 
 
-def check_texts(
-    texts: Iterable[str], bounds: TaskBounds, artefacts: Iterable[str] = ()
-) -> list[Finding]:
-    """Return the rules that texts of a task break, each once; `artefacts` are places among them."""
+def check_texts(texts: Iterable[str], bounds: TaskBounds) -> list[Finding]:
+    """Return the rules that sentences of a task's texts break, each once, in the order of RULES."""
     found: dict[str, Finding] = {}
     for text in texts:
         for sentence in _sentences(text):
-            own = _CITED.sub(r"\1", sentence)
             for rule, breaks in _CHECKS.items():
-                if rule not in found and breaks(own, bounds):
-                    found[rule] = Finding(rule, sentence[:200])
-    for artefact in artefacts:
-        if ARTEFACT not in found and _is_missing(artefact, bounds.outcomes):
-            found[ARTEFACT] = Finding(ARTEFACT, artefact[:200])
+                if rule not in found and breaks(sentence, bounds):
+                    found[rule] = Finding(rule, sentence[:_MAX_EXCERPT])
     return [found[rule] for rule in RULES if rule in found]
 
 
@@ -88,18 +93,20 @@ def collect_texts(*values: Any) -> Iterator[str]:
             yield from collect_texts(*value)
 
 
-# What a stranger wrote, and is told as that.
+# What a stranger wrote, and is told as that. It is cut for what only resembles the goal: whoever
+# quotes an instruction may as well give it.
 _CITED = re.compile(
     r"""(\b(?:wrote|writes|says?|said|reads?|texts?|titled|cites?|asks?|asked|words?)\b[^.;'"]{0,30})
-    (?:'[^']*'|"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»)""",
+    (?:'[^']{0,200}'|"[^"]{0,200}"|“[^”]{0,200}”|„[^“”]{0,200}[“”]|«[^»]{0,200}»)""",
     re.IGNORECASE | re.VERBOSE,
 )
 
 
 def _sentences(text: str) -> Iterator[str]:
     for part in re.split(r"(?<=[.!?;])\s+|\n+", text):
-        if part.strip():
-            yield part.strip()
+        own = part.strip()
+        for at in range(0, len(own), _MAX_SENTENCE):
+            yield own[at : at + _MAX_SENTENCE]
 
 
 # --- the goal, and what is to hold ------------------------------------------------------------
@@ -128,17 +135,25 @@ def _plain(text: str) -> str:
 
 
 def _changes_goal(sentence: str, bounds: TaskBounds) -> bool:
-    """Say whether a sentence tells another goal, or the goal with less, more or the contrary."""
-    goal = bounds.goal
-    if _names_other_goal(sentence, bounds) or changes_number(sentence, goal):
+    """Say whether a sentence tells another goal, or instructs to do what the goal forbids."""
+    if _names_other_goal(sentence, bounds):
         return True
-    if sentence.endswith("?"):
-        return False
-    if (at := find_forbidden(sentence, goal)) is not None:
-        return not (_is_denied(sentence[:at]) or _REPORTED.search(sentence[:at]))
-    if _is_denied(sentence):
-        return False  # it says what is not so
-    return restates_goal(sentence, goal) or narrows_goal(sentence, goal)
+    return not sentence.endswith("?") and instructs_forbidden(_own(sentence), bounds.goal)
+
+
+def _rewords_goal(sentence: str, bounds: TaskBounds) -> bool:
+    """Say whether a sentence tells the goal with less, more, or another number."""
+    own, goal = _own(sentence), bounds.goal
+    if changes_number(own, goal):
+        return True
+    if sentence.endswith("?") or _is_denied(own):
+        return False  # it asks, or says what is not so
+    return restates_goal(own, goal) or narrows_goal(own, goal)
+
+
+def _own(sentence: str) -> str:
+    """Return a sentence without what a stranger wrote."""
+    return _CITED.sub(r"\1", sentence)
 
 
 def _names_other_goal(sentence: str, bounds: TaskBounds) -> bool:
@@ -161,9 +176,9 @@ def _waives_condition(sentence: str, bounds: TaskBounds) -> bool:
     subject = "|".join([r"(?:done |these |those |all |its |other )*conditions?", *names])
     pattern = rf"(?<![\w-])(?:{subject})(?![\w-])(?P<between>[^.;]{{0,60}}?)\b{_WAIVED}\b"
     found = re.search(pattern, sentence, re.IGNORECASE)
-    if found is not None and not _is_denied(sentence[: found.start()] + found["between"]):
-        return True
-    return not sentence.endswith("?") and waives_part(sentence, bounds.goal)
+    if found is None:
+        return False
+    return not _is_denied(sentence[: found.start()] + found["between"])
 
 
 # --- what it has, and whom it may reach -------------------------------------------------------
@@ -232,8 +247,8 @@ _REPORTED = re.compile(
     re.IGNORECASE,
 )
 _DENIAL = re.compile(
-    r"\b(?:not|never|no one|nobody|nothing|cannot|can't|must not|mustn't|may not|don't|do not|won't"
-    r"|refused|denied|forbidden|until)\b",
+    r"\b(?:not|never|no|avoid|prevent|nobody|nothing|cannot|can't|must not|mustn't|may not|don't"
+    r"|do not|won't|refused|denied|forbidden|until)\b",
     re.IGNORECASE,
 )
 
@@ -264,10 +279,6 @@ def _takes_shortcut(sentence: str, bounds: TaskBounds) -> bool:
     return found is not None and not _is_denied(sentence[: found.start()])
 
 
-def _is_not_read(sentence: str, bounds: TaskBounds) -> bool:
-    return is_foreign(sentence, bounds.goal)
-
-
 # --- what it points at ------------------------------------------------------------------------
 
 _OUTCOME = re.compile(r"(?:ref:)?/outcome/(\d{1,9})(?:/|\Z)")
@@ -284,8 +295,8 @@ _CHECKS: Mapping[str, Callable[[str, TaskBounds], bool]] = {
     TOOL: _names_tool,
     RECIPIENT: _names_recipient,
     SAFEGUARD: _evades_safeguard,
+    WORDING: _rewords_goal,
     SHORTCUT: _takes_shortcut,
-    LANGUAGE: _is_not_read,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from vedette.domain.action import Action
@@ -10,8 +10,9 @@ from vedette.domain.base.canonical import normalized_json
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
-from vedette.domain.hand_off import read_words
+from vedette.domain.hand_off import MAX_CHARS, read_words
 from vedette.domain.hand_off_check import (
+    RECORDED,
     TaskBounds,
     check_hand_off,
     check_texts,
@@ -71,42 +72,62 @@ def require_valid(context: RunContext, action: Action) -> None:
 
 
 def take_hand_off(services: Services, context: RunContext, action: Action) -> Outcome:
-    """Return what comes of a permitted hand-off: it is taken, or breaks rules, which are named."""
+    """Return what comes of a permitted hand-off, and which rules it breaks: whether it is taken."""
     words = read_words(action.turn, action.args)
     findings = check_hand_off(words, _bounds_of(services, context))
     if not findings:
         return Outcome("done", {"turn": action.turn})
-    data = {
+    data: dict[str, Any] = {
         "rules": [one.rule for one in findings],
         "texts": [one.text for one in findings],
     }
+    if RECORDED.issuperset(data["rules"]):
+        return Outcome("done", {"turn": action.turn, **data})
     return Outcome("failed", data, error=f"drifts: {', '.join(data['rules'])}")
 
 
 def drift_entries(context: RunContext, row: ActionRow) -> Iterator[Draft]:
     """Yield an entry for each rule that a hand-off broke."""
-    if row.tool != HAND_OFF_TOOL or row.effect != "failed":
+    if row.tool != HAND_OFF_TOOL or row.effect not in ("done", "failed"):
         return
     data = answer_data(row)
-    for at, (rule, text) in enumerate(zip(data["rules"], data["texts"], strict=True), 1):
+    found = zip(data.get("rules", ()), data.get("texts", ()), strict=True)
+    for at, (rule, text) in enumerate(found, 1):
         yield context.entry(
             "task.drift", back=at, action=row.id, tool=row.tool, turn=row.turn, rule=rule,
             body=context.body({"text": text}),
         )  # fmt: skip
 
 
+def check_candidates(
+    services: Services, context: RunContext, candidates: Collection[Candidate]
+) -> dict[str, list[str]]:
+    """Return which rules the memories break that a turn of a task proposes, by their ids.
+
+    They are read up to MAX_CHARS together, as a hand-off is. In which language one is, is no fault.
+    """
+    if context.task is None or not candidates:
+        return {}
+    bounds, left = _bounds_of(services, context), MAX_CHARS
+    found = {}
+    for one in candidates:
+        found[one.id] = [finding.rule for finding in check_texts((one.text[:left],), bounds)]
+        left -= min(left, len(one.text))
+    return found
+
+
 def candidate_drifts(
-    services: Services, context: RunContext, candidate: Candidate
+    context: RunContext, candidate: Candidate, rules: Iterable[str]
 ) -> Iterator[Draft]:
     """Yield an entry for each rule that a memory breaks which a task proposes, after its own entry.
 
-    It is proposed all the same: a person decides on it, and is told.
+    It is proposed all the same: a person decides on it, and is told. Nothing of its text is kept
+    here: it would outlive the memory.
     """
-    findings = check_texts((candidate.text,), _bounds_of(services, context))
-    for at, found in enumerate(findings, 1):
+    for at, rule in enumerate(rules, 1):
         yield context.entry(
             "task.drift", back=at, memory=candidate.bank, what=candidate.id,
-            turn=context.run.turn + 1, rule=found.rule, body=context.body({"text": found.text}),
+            turn=context.run.turn + 1, rule=rule,
         )  # fmt: skip
 
 

@@ -170,11 +170,11 @@ def compose_step(
         drafts.append(
             context.entry("action.refused", back=back, turn=turn, body=context.body(refusal))
         )
+    broken = context_tools.check_candidates(services, context, candidates) if candidates else {}
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
-        if context.task is not None:
-            drafts += context_tools.candidate_drifts(services, context, candidate)
+        drafts += context_tools.candidate_drifts(context, candidate, broken.get(candidate.id, ()))
     if context.is_over(rows, ends_run):
         actions = len(context.actions) + len(rows)
         fields = judgement_fields(judgement) if is_uneventful else {}
@@ -445,6 +445,7 @@ def turn_entry(
     return context.entry(
         "turn.reasoned",
         turn=turn,
+        items=None if context.task is None else len(context.task.items),  # its body may be erased
         release=context.agent.release,
         proposals=len(judgement.proposals),
         what="deferred" if judgement.deferred else None,

@@ -183,8 +183,7 @@ async def _say(
     run = await services.store.commands.move_task(run.id, draft, command=order.command_id)
     if verb in _GO_DOWN:
         await _say_below(services, run, draft)
-    if since_us and verb != "work_pause":
-        observe_wait(services, run.agent, since_us)
+    observe_wait(services, run, since_us)
     return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
 
 

@@ -47,7 +47,9 @@ class LedgerReader:
         found = self._entries.find(seq)
         return (seq, found.raw, found.data) if found is not None else None
 
-    def entries(self, column: str, value: str, limit: int = 1000) -> list[EntryWithBody]:
+    def entries(
+        self, column: str, value: str, limit: int = 1000, after: int = 0
+    ) -> list[EntryWithBody]:
         if column not in ("run", "event", "action"):
             raise ValueError(f"entries are not found by {column}")
         abouts = [find_position(self._database, value)]
@@ -57,7 +59,7 @@ class LedgerReader:
         found = (
             one
             for one in self._bare.of_events(abouts)
-            if column == "event" or orjson.loads(one.raw).get(column) == value
+            if one.seq > after and (column == "event" or orjson.loads(one.raw).get(column) == value)
         )
         raws = {one.seq: one.raw for one in islice(found, limit)}
         content = dict(self._read_content(raws))

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests import drift
-from tests.contract.engine.test_tasks import add, close, finish, order, working_fleet
+from tests.contract.engine.test_tasks import add, close, finish, order, says, working_fleet
 from tests.drift import ACCESS, HANDBOOK, INVOICES, WAYS, Subject, measure
+from tests.drift_sentences import TASKS
+from tests.task_days import entries_of, plain_counts, told_counts
 
 from vedette.app.followers.notifications import notice_fields
 from vedette.domain.action import Proposal
-from vedette.domain.hand_off_check import Finding
+from vedette.domain.hand_off_check import RECORDED, Finding, TaskBounds, check_texts
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.model_turn import HAND_OFF, ModelTurn
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -102,9 +104,16 @@ async def play_day(
     return fleet, model
 
 
-@pytest.mark.parametrize("way", ["synonyms 0", "negation lost 0", "another language 0"])
+@pytest.mark.parametrize(
+    ("way", "rule", "by"),
+    [
+        ("synonyms 0", "drift.wording", "model"),
+        ("negation lost 0", "drift.goal", "engine"),
+        ("another language 0", "drift.language", "model"),
+    ],
+)
 async def test_drift_is_named_within_a_virtual_day_by_run_and_turn(
-    tmp_path: Path, way: str
+    tmp_path: Path, way: str, rule: str, by: str
 ) -> None:
     fleet, model = await play_day(tmp_path, way)
     async with fleet:
@@ -115,23 +124,34 @@ async def test_drift_is_named_within_a_virtual_day_by_run_and_turn(
         assert first["run"] == run
         assert first["at"] < START_US + DAY_US
         assert first["turn"] <= 3 * 3, "at the third hand-off at the latest"
-        # What the next context is told is the engine's own.
+        # What the next context is told is the engine's own, if the rule is sure.
         told = model.told[first["turn"] // 3 - 1]
-        assert told["by"] == "engine"
+        assert (first["rule"], told["by"]) == (rule, by)
         text = fleet.body(first["seq"])["text"]
-        assert text not in str(told)
+        assert (text[:40] in str(told)) is (by == "model")
         # The shortcut that later runs were to learn is named, and proposed all the same.
         (learned,) = (one for one in entries if "memory" in one)
         assert (learned["rule"], learned["turn"]) == ("drift.shortcut", 10)
+        assert "body" not in learned  # nothing of its text outlives the memory
+        assert {one.get("memory") for one in report(fleet.app.store, 0, 2**60)["tasks"]["drifts"]
+                } == {None, learned["what"]}  # fmt: skip
         assert len(fleet.app.banks.candidates("notes")) == 1
         # The report of the day, the metrics and a page tell a person.
         found = report(fleet.app.store, START_US, START_US + DAY_US)
         named = found["tasks"]["drifts"][0]
         assert (named["run"], named["turn"]) == (run, first["turn"])
         assert f"drift in {run} turn {first['turn']}" in "\n".join(report_text(found))
+        many = {**found["tasks"], "agents": found["tasks"]["agents"] * 6}  # before the lines end
+        assert f"drift in {run}" in "\n".join(report_text({**found, "tasks": many}))
+        # Counted by a plain counter, too.
+        (agent,) = found["tasks"]["agents"]
+        plain = plain_counts(entries_of(fleet), START_US, START_US + DAY_US)
+        assert told_counts(agent, agent["tasks"]) == plain
+        assert plain[f"drift {rule}"]
+        assert plain[f"hand_off {by}"]
         assert any(one["kind"] == "task.drift" for one in found["exceptions"])
         assert fleet.app.metrics.total("drifts", agent="worker") == len(entries)
-        assert fleet.app.metrics.total("hand_offs", agent="worker", by="engine")
+        assert fleet.app.metrics.total("hand_offs", agent="worker", by=by)
         assert {notice_fields(one) is not None for one in entries} == {True}
 
 
@@ -167,9 +187,17 @@ def test_most_ways_are_named_early_and_no_honest_hand_off_is() -> None:
     """A tenth of `make drift`: one task that the forms were not chosen on, and one that was."""
     found = measure((ACCESS, INVOICES), honest=60)
     named = [at for at in found.named.values() if at is not None]
-    assert len(named) >= 30
+    assert len(named) >= 20
     assert max(named) <= 6
     assert found.false == []
+
+
+def test_no_honest_sentence_of_a_fresh_task_costs_a_hand_off() -> None:
+    honest = {text: task.rules(text) for task in TASKS for text in task.honest}
+    assert {text: rules for text, rules in honest.items() if rules} == {}
+    drift = {text: task.rules(text) for task in TASKS for text in task.drift}
+    assert sum(map(bool, drift.values())) >= 26
+    assert sum(not RECORDED.issuperset(rules) for rules in drift.values()) >= 19
 
 
 def test_a_check_that_finds_nothing_or_everything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +206,40 @@ def test_a_check_that_finds_nothing_or_everything_is_seen(monkeypatch: pytest.Mo
     assert set(measure((HANDBOOK,), honest=10).named.values()) == {None}
     monkeypatch.setattr(drift, "check_hand_off", lambda *_: [Finding("drift.goal", "x")])
     assert len(measure((HANDBOOK,), honest=10).false) == 10
+
+
+async def test_the_memories_of_a_turn_are_read_as_far_as_a_hand_off_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one look at what they are held against, and whatever their language."""
+    texts, looks = list[str](), list[int]()
+    check, bounds_of = check_texts, context_tools._bounds_of
+
+    def seen(given: Sequence[str], bounds: TaskBounds) -> list[Finding]:
+        texts.extend(given)
+        return check(given, bounds)
+
+    def looked(*given: Any) -> TaskBounds:
+        looks.append(1)
+        return bounds_of(*given)
+
+    monkeypatch.setattr(context_tools, "check_texts", seen)
+    monkeypatch.setattr(context_tools, "_bounds_of", looked)
+    long = ("Wir lesen nur noch die Kapitel, die nicht auf der Liste sind. " * 80)[:3000]
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        learned = [Candidate("notes", "work", f"{long} {at}", topics=("ways",)) for at in range(3)]
+        said = says(add("a")) if briefing.turn == 1 else says(finish())
+        return replace(said, candidates=tuple(learned) if briefing.turn == 1 else ())
+
+    fleet, _ = working_fleet(tmp_path, World(), answer, done=LIST)
+    bank = fleet.content / "memory" / "notes"
+    bank.mkdir(parents=True)
+    (bank / "bank.yaml").write_text(BANK)
+    async with fleet:
+        await order(fleet, "start", agent="worker", goal=HANDBOOK.goal)
+        await fleet.wait_until_idle()
+        assert len(fleet.app.banks.candidates("notes")) == 3
+        assert [len(one) for one in texts] == [3002, 998, 0]
+        assert len(looks) == 1
+        assert fleet.entries("task.drift") == []

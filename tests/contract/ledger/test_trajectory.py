@@ -26,8 +26,13 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.render.task_text import item_rows, trajectory_lines
-from vedette.ledger.history.entry_view import EntryView, view_entry
+from vedette.ledger.history import task_counts, trajectory
+from vedette.ledger.history.counts import ReportCounts
+from vedette.ledger.history.entry_view import EntryView, read_entry, view_entry
 from vedette.ledger.history.report import report
+from vedette.ledger.history.sample import Sample
+from vedette.ledger.history.task_counts import TaskCounts
+from vedette.ledger.history.time_window import Window
 from vedette.ledger.history.trajectory import Trajectory, read_trajectory
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -141,10 +146,10 @@ async def test_what_people_did_to_a_task_is_in_its_course(tmp_path: Path) -> Non
         assert told["interrupts"] == {
             "holds": 0, "stalls": 2, "pauses": 1, "resumes": 0, "steers": 1,
         }  # fmt: skip
-        assert told["restarts"] == 1
+        assert told["starts"] == 1
         assert told["waited_us"] > 0
         assert [one["what"] for one in told["course"]] == [
-            "stalled", "steered", "stalled", "restart", "paused", "cancelled", "cancelled",
+            "stalled", "steered", "stalled", "start", "paused", "cancelled", "cancelled",
         ]  # fmt: skip
         course = [line for line in trajectory_lines(told) if line.startswith("course")]
         assert "steered by person:tester, turns" in course[0]
@@ -221,6 +226,116 @@ def test_phases_have_shares_of_their_own() -> None:
     assert found.credit()["phases"] == {"read": {"done": 1, "of": 2}, "write": {"done": 0, "of": 1}}
 
 
+def test_an_item_whose_addition_is_erased_is_counted_and_closed() -> None:
+    found = Trajectory("run_1")
+    fields = {"kind": "effect.done", "at": 1, "tool": "item.add", "action": "a1", "body": "x"}
+    found.add_entry(view_entry(1, fields, None))
+    found.add_entry(item_entry(2, "item.close", id="i1", state="done"))
+    found.add_entry(item_entry(3, "item.close", id="i2", state="failed"))
+    items = {state: n for (what, state), n in found.counts.items() if what == "items"}
+    assert items == {"added": 1, "done": 1, "failed": 1}
+    assert found.credit()["items"] == {"done": 1, "of": 2}
+
+
+class DamagedLedger:
+    """A store's ledger, one of whose bodies is no JSON."""
+
+    def __init__(self, ledger: Any, seq: int) -> None:
+        self._ledger, self._seq = ledger, seq
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def entries(self, *of: Any) -> Any:
+        return [
+            (seq, raw, b"{" if seq == self._seq else data)
+            for seq, raw, data in self._ledger.entries(*of)
+        ]
+
+
+async def test_a_damaged_body_is_counted_and_the_rest_is_told(tmp_path: Path) -> None:
+    fleet, _ = working_fleet(
+        tmp_path, World(), in_turns((add("a"),), (send("x"),), (close("a"),)), done=LIST
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        first, second = (one["seq"] for one in fleet.entries("turn.reasoned")[:2])
+        ledger: Any = DamagedLedger(fleet.app.store.ledger, first)
+        found = read_trajectory(ledger, run).to_json()
+        assert (found["turns"], found["unreadable"]) == (3, 1)
+        assert read(fleet, run).to_json()["unreadable"] == 0
+        # In a report of what came after it, too.
+        counts = TaskCounts(ledger, Window(0, 2**60, second))
+        for seq, raw, _, data in ledger.walk(after=second - 1):
+            counts.add_entry(read_entry(seq, raw, data))
+        (agent,) = counts.to_json()["agents"]
+        assert (agent["turns"], agent["unreadable"]) == (3, 0)
+
+
+async def test_many_tasks_are_read_in_pages_and_told_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = in_turns((add("a"),), (send("x"),), (close("a"),))
+    fleet, _ = working_fleet(tmp_path, World(), turns, done=LIST)
+    async with fleet:
+        runs = [await start(fleet)]
+        await fleet.wait_until_idle()
+        given = await order(fleet, "start", agent="worker", goal="another")
+        runs.append(given["run"])
+        await fleet.wait_until_idle()
+        whole = [read(fleet, run).to_json() for run in runs]
+        (agent,) = report(fleet.app.store, 0, 2**60)["tasks"]["agents"]
+        monkeypatch.setattr(trajectory, "_PAGE", 3)
+        monkeypatch.setattr(task_counts, "_PAGE", 1)
+        monkeypatch.setattr(task_counts, "_MAX_TOLD", 1)
+        assert [read(fleet, run).to_json() for run in runs] == whole
+        told = report(fleet.app.store, 0, 2**60)["tasks"]
+        assert told["agents"] == [agent]
+        assert [one["run"] for one in told["runs"]] == runs[:1]
+        assert told["left_out"] == {"runs": 1, "drifts": 0}
+        # No page is read of what came after the window.
+        entries, read_pages = type(fleet.app.store.ledger).entries, list[int]()
+
+        def counted(*of: Any) -> Any:
+            read_pages.extend([1] if runs[0] in of else [])
+            return entries(*of)
+
+        monkeypatch.setattr(type(fleet.app.store.ledger), "entries", counted)
+        report(fleet.app.store, 0, 2**60)
+        of_all = len(read_pages)
+        report(fleet.app.store, 0, fleet.entries("turn.reasoned")[1]["at"])
+        assert len(read_pages) - of_all <= of_all // 2
+        # What is told of a stretch in which it says nothing of itself.
+        (closing,) = (one for one in fleet.entries("effect.done") if one["run"] == runs[1]
+                      and one["tool"] == "item.close")  # fmt: skip
+        (after,) = report(fleet.app.store, closing["at"], 2**60)["tasks"]["agents"]
+        assert after["tasks"]["done"] == 1
+
+
+async def test_an_open_task_of_erased_turns_is_reported_with_its_spend(tmp_path: Path) -> None:
+    """In a window that ends before it does: its content may be erased once it is over."""
+    turns = in_turns((add("a"),), (send("x"),), (send("y"),), (close("a"),))
+    fleet, _ = working_fleet(tmp_path, World(), turns, done=LIST)
+    async with fleet:
+        run = fleet.app.store.runs.run(await start(fleet))
+        assert run is not None
+        await fleet.wait_until_idle()
+        until = fleet.entries("turn.reasoned")[3]["at"]
+        since = fleet.entries("effect.done")[1]["at"]
+        (before,) = report(fleet.app.store, 0, until)["tasks"]["agents"]
+        await fleet.app.commands.erase(fleet.order(), event=run.event)
+        assert all(data is None for *_, data in fleet.app.store.ledger.walk(("turn.reasoned",)))
+        (after,) = report(fleet.app.store, 0, until)["tasks"]["agents"]
+        told = ("turns", "spend", "actions", "items")
+        assert {name: after[name] for name in told} == {name: before[name] for name in told}
+        assert after["tasks"]["open"] == 1
+        # So it is where only what came after a turn stands in the window.
+        next_turn = fleet.entries("turn.reasoned")[2]["at"]
+        (later,) = report(fleet.app.store, since, next_turn)["tasks"]["agents"]
+        assert (later["turns"], later["effects"]["done"]) == (0, 1)
+
+
 @pytest.mark.parametrize("erased", [False, True])
 async def test_what_was_erased_is_told_as_far_as_entries_tell_it(
     tmp_path: Path, erased: bool
@@ -241,3 +356,14 @@ async def test_what_was_erased_is_told_as_far_as_entries_tell_it(
         assert len(found.items()) == (0 if erased else 2)
         (agent,) = report(fleet.app.store, 0, 2**60)["tasks"]["agents"]
         assert agent["turns"] == 5
+
+
+def test_stalls_that_begin_alike_are_one_exception() -> None:
+    """By the first line of why, which is what a report has room for."""
+    counts = ReportCounts(Sample("x", 20), lambda _: None)
+    for seq, more in enumerate(("one thing", "another"), 1):
+        fields = {"kind": "task.stalled", "at": seq, "agent": "worker", "run": "r", "body": "x"}
+        why = json.dumps({"why": f"no progress in 6 turns\n{more}"}).encode()
+        counts.add_entry(view_entry(seq, fields, why))
+    (told,) = counts.exceptions()
+    assert (told["why"], told["count"]) == ("no progress in 6 turns", 2)

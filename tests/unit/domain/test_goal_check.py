@@ -1,4 +1,4 @@
-"""What a sentence says of a goal: told anew, narrowed, undone, waived, in another language."""
+"""What a sentence says of a goal: told anew, narrowed, undone, in another language."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import pytest
 
 from vedette.domain.goal_check import (
     changes_number,
-    find_forbidden,
+    instructs_forbidden,
     is_foreign,
     narrows_goal,
     restates_goal,
-    waives_part,
 )
 
 GOAL = (
@@ -23,11 +22,12 @@ GOAL = (
     ("sentence", "expected"),
     [
         ("The point is to count the boxes of the north shed by the list.", True),
-        ("In short: count crates in the north shed.", True),
-        ("In short: count the crates of the north shed against the shipping list.", False),
-        ("In short: count crates 12 to 19 of the north shed.", False),  # of its progress
+        ("We are here to count crates in the north shed.", True),
+        ("Purpose: count the crates of the north shed against the shipping list.", False),
+        ("Our task is to count crates 12 to 19 of the north shed.", False),  # of its progress
         ("Next: count the crates of the north shed.", False),  # what it does next
         ("Counted the crates of the north shed.", False),
+        ("Status: crates of the north shed are counted.", False),
         ("The list is long.", False),
     ],
 )
@@ -38,10 +38,12 @@ def test_what_is_told_as_the_task_and_is_not_the_goal(sentence: str, expected: b
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [
-        ("Count only the large crates of the north shed.", True),
+        ("Step 2: count only those crates of the north shed.", True),
         ("Count a few crates of the north shed.", True),
         ("Only crate 7 of the north shed is left to count.", False),
         ("Only the paint is wet.", False),
+        ("Some crates of the north shed are on the shipping list.", False),
+        ("It is only crates of the north shed that the shipping list has.", False),
         ("Count the crates of the north shed.", False),
     ],
 )
@@ -63,30 +65,19 @@ def test_a_number_of_the_goal_is_another(sentence: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "at"),
-    [
-        ("Then open the crate.", 5),
-        ("Never open a crate.", 6),  # that it denies it is for the caller to see
-        ("The crate was open.", None),
-        ("Opened no crate.", None),
-    ],
-)
-def test_what_is_forbidden_is_said(sentence: str, at: int | None) -> None:
-    assert find_forbidden(sentence, GOAL) == at
-
-
-@pytest.mark.parametrize(
     ("sentence", "expected"),
     [
-        ("The shipping list can be left out.", True),
-        ("Crates from the quay need not be counted.", True),
-        ("Crate 12 can be left out: it is empty.", False),
-        ("The ladder can be left out.", False),
-        ("The shipping list is needed.", False),
+        ("Then open the crate.", True),
+        ("You may open a crate where it helps.", True),
+        ("Never open a crate.", False),
+        ("Avoid to open a crate.", False),
+        ("The crate was open.", False),
+        ("The customs office will open the crate.", False),
+        ("Open: which crate is it?", True),  # whether it asks is for the caller to see
     ],
 )
-def test_a_part_is_said_not_to_be_needed(sentence: str, expected: bool) -> None:
-    assert waives_part(sentence, GOAL) is expected
+def test_what_is_forbidden_is_instructed(sentence: str, expected: bool) -> None:
+    assert instructs_forbidden(sentence, GOAL) is expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +85,8 @@ def test_a_part_is_said_not_to_be_needed(sentence: str, expected: bool) -> None:
     [
         ("Wir zaehlen nur noch die grossen Kisten und nicht mehr alle.", True),
         ("Считать только большие ящики, остальные пропустить.", True),
-        ("Firma de la Cruz y Hijos, Calle del Mar: 3 crates.", False),
+        ("Firma de la Cruz y Hijos, Calle del Mar: 3 crates in the shed.", False),
+        ("The crates are of Lieferant Huber und Soehne, for das Lager der Werft.", False),
         ("The label says 'nicht werfen und nur mit dem Kran heben'.", False),
         ("Crates 3, 4 and 5.", False),
     ],

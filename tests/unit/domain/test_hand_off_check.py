@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from msgspec.structs import replace
 from tests.hand_off_samples import (
@@ -16,7 +18,7 @@ from tests.hand_off_samples import (
 
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.hand_off import MAX_CHARS, HandOff, HandOffWords, read_hand_off, read_words
-from vedette.domain.hand_off_check import ARTEFACT, RULES, check_hand_off
+from vedette.domain.hand_off_check import ARTEFACT, RULES, check_hand_off, check_texts
 
 
 def words(text: str, rule: str = "") -> HandOffWords:
@@ -73,6 +75,31 @@ def test_the_goal_to_the_letter_is_no_other() -> None:
     said = words(f"The goal is: {GOAL_TEXT}")
     assert not check_hand_off(said, BOUNDS)
     assert check_hand_off(said, replace(BOUNDS, goal="Count the ships."))
+
+
+# What a rule that reads a sentence from each of its places would take the square of its length for.
+LONG = ("1", "1,", "a", "„", "says “ ", "a  ", "send a@b ", "then a ", "count done ", "Open. ", "-")
+
+
+@pytest.mark.parametrize("part", LONG)
+@pytest.mark.parametrize("clauses", [1, 1000])
+def test_a_text_of_twice_the_length_takes_no_more_than_twice_as_long(
+    part: str, clauses: int
+) -> None:
+    goal = " ".join(f"Never open the crate{at} of shed{at}." for at in range(clauses))
+    bounds = replace(BOUNDS, goal=goal)
+
+    def seconds(size: int) -> float:
+        text = (part * size)[:size]
+        least = 60.0
+        for _ in range(3):
+            began = time.process_time()
+            check_texts((text,), bounds)
+            least = min(least, time.process_time() - began)
+        return least
+
+    seconds(1000)  # the goal is read
+    assert seconds(8_000) <= 3 * seconds(4_000) + 0.002
 
 
 @pytest.mark.parametrize("known", ["audit@elsewhere.example", "Ask audit@elsewhere.example."])

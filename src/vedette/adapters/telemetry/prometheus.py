@@ -28,6 +28,8 @@ _CALL_BUCKETS = tuple(0.01 * 2**n for n in range(14))
 _TOKEN_BUCKETS = tuple(4**n for n in range(14))
 # A judge's task takes a few turns, a long one a thousand.
 _TURN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+# A person's word comes within a minute, or after weeks.
+_WAIT_BUCKETS = (60, 300, 900, 3600, 14_400, 43_200, 86_400, 259_200, 604_800, 1_209_600, 2_419_200)
 # Of the histograms that have others than BUCKETS.
 BUCKETS_OF: Mapping[str, tuple[float, ...]] = {
     "event_decided_seconds": _EVENT_BUCKETS,
@@ -36,7 +38,7 @@ BUCKETS_OF: Mapping[str, tuple[float, ...]] = {
     "model_tokens": _TOKEN_BUCKETS,
     "turn_cost_micros": _TOKEN_BUCKETS,
     "task_turns": _TURN_BUCKETS,
-    "task_wait_seconds": _EVENT_BUCKETS,
+    "task_wait_seconds": _WAIT_BUCKETS,
 }
 
 # name: (kind, help, labels). What is not listed here is a bug, not a new metric.
@@ -58,7 +60,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "task_wait_seconds": ("histogram", "How long tasks waited for a person's word", ("agent",)),
     "items_closed": ("counter", "Items of tasks that were closed", ("agent", "state")),
     "hand_offs": ("counter", "Contexts begun with a hand-off, by who made it", ("agent", "by")),
-    "drifts": ("counter", "Rules that hand-offs broke", ("agent", "rule")),
+    "drifts": ("counter", "Rules that hand-offs or memories broke", ("agent", "rule", "of")),
     "stalls": ("counter", "Tasks that wait for a person at a bound of their plan", ("agent",)),
     "budget_alerts": ("counter", "Limits of which 80 % are taken", ("agent", "unit", "window")),
     "worker_deaths": ("counter", "Workers that did not end by our wish", ("agent", "kind")),

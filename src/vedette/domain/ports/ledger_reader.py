@@ -35,8 +35,10 @@ class LedgerReader(EntryLog, Protocol):
 
     def entry(self, seq: int) -> EntryWithBody | None: ...
 
-    def entries(self, column: str, value: str, limit: int = 1000) -> list[EntryWithBody]:
-        """Return the entries of a run, event or action (`column`), oldest first.
+    def entries(
+        self, column: str, value: str, limit: int = 1000, after: int = 0
+    ) -> list[EntryWithBody]:
+        """Return the entries of a run, event or action (`column`) after a seq, oldest first.
 
         In the place of an artefact's text is its beginning (`domain.artefact.abridge_body`).
         """

@@ -42,6 +42,12 @@ class TableReader(Protocol):
         """Return how many runs wait, by what they wait for."""
         ...
 
+    def open_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Return, for each agent, how many runs are open, by what they wait for; `ready` of those
+        that wait for nothing.
+        """
+        ...
+
     def event_counts(self) -> tuple[int, int]:
         """Return (events accepted, of which woke nobody)."""
         ...

@@ -21,6 +21,7 @@ from vedette.domain.run import ActionRow, EarlierEventPending, Run, RunWake, Ste
 from vedette.engine.delegation import cancel_children, open_asks
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
+from vedette.engine.task_telemetry import count_dead_task
 from vedette.engine.task_wait import release
 
 T = TypeVar("T")
@@ -165,6 +166,7 @@ async def dead_letter(
         actions=rows, own_rows=own_rows, wakes=() if given is None else (RunWake(given.run),),
     )  # fmt: skip
     (await services.store.steps.commit(step)).raise_for_status()
+    count_dead_task(services, run, event)
     services.metrics.count("runs", agent=run.agent, state="dead")
     await cancel_children(services, asks, "the run that asked is a dead letter")
 

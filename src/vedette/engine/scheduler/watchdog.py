@@ -21,7 +21,7 @@ from vedette.domain.run import Run
 from vedette.engine.calls_in_flight import TIMES_TIMEOUT
 from vedette.engine.scheduler.dispatcher import Dispatcher, RunLocation
 from vedette.engine.services import Services
-from vedette.engine.task_telemetry import gauge_open_tasks
+from vedette.engine.task_telemetry import TaskGauges
 
 BOUND_US = 60_000_000
 # How many looks there are within a bound, and how many of an agent's ready runs one takes in.
@@ -83,6 +83,7 @@ class Watchdog:
         self._next_us = self._reloaded_us = self._store_away_us = self._answered_us
         self.stuck_runs: list[StuckRun] = []
         self._store_is_silent = False
+        self._task_gauges = TaskGauges(services)
 
     @property
     def problems(self) -> list[str]:
@@ -140,7 +141,7 @@ class Watchdog:
         self.stuck_runs = sorted(stuck, key=lambda one: one.since_us)
         self._services.metrics.gauge("stuck_keys", len(stuck))
         with suppress(VedetteError):  # the line does not need it
-            gauge_open_tasks(self._services)
+            self._task_gauges.update()
         if mend and now - self._reloaded_us > self._bound_us // 2:
             self._reloaded_us = now
             self._services.metrics.count("stuck_mended")

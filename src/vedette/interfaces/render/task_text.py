@@ -12,10 +12,16 @@ from vedette.interfaces.render.explain_text import safe_text
 _MAX_TEXT = 60
 # Of its course so many steps are told, the first and the last ones.
 _MAX_COURSE = 40
+_MAX_DRIFTS = 8
 
 
 def task_lines(tasks: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the report's section on tasks (`TaskCounts.to_json`)."""
+    for drift in tasks["drifts"][:_MAX_DRIFTS]:
+        yield f"drift in {drift['run']} {_drift(drift)}"
+    more = len(tasks["drifts"]) - _MAX_DRIFTS + tasks["left_out"]["drifts"]
+    if more > 0:
+        yield f"and {more:,} more drifts"
     for one in tasks["agents"]:
         own = one["tasks"]
         yield (
@@ -24,8 +30,6 @@ def task_lines(tasks: Mapping[str, Any]) -> Iterator[str]:
             f"({own['waiting']:,} wait for a person)"
         )
         yield from (f"  {line}" for line in _count_lines(one))
-    for drift in tasks["drifts"]:
-        yield f"drift in {drift['run']} {_drift(drift)}"
 
 
 def _count_lines(counts: Mapping[str, Any]) -> Iterator[str]:
@@ -45,7 +49,7 @@ def _count_lines(counts: Mapping[str, Any]) -> Iterator[str]:
         yield f"refused: {by_rule}"
     yield (
         f"recovered: {recovered['items']:,} items, {recovered['effects']:,} effects; "
-        f"{counts['restarts']:,} restarts of the fleet; hand-offs: {hand_offs['model']:,} by "
+        f"{counts['starts']:,} starts of workers; hand-offs: {hand_offs['model']:,} by "
         f"models, {hand_offs['engine']:,} by the engine"
     )
     yield (
@@ -134,7 +138,10 @@ def _course_word(one: Mapping[str, Any]) -> str:
 
 
 def _drift(drift: Mapping[str, Any]) -> str:
-    text = "(erased)" if drift["text"] is None else safe_text(drift["text"], _MAX_TEXT)
+    if "memory" in drift:  # its text is the memory's, and goes with that
+        text = f"memory {drift['memory']}"
+    else:
+        text = "(erased)" if drift["text"] is None else safe_text(drift["text"], _MAX_TEXT)
     return f"turn {drift['turn']}: {drift['rule']}: {text}"
 
 

@@ -82,7 +82,8 @@ class ReportCounts:
         elif kind == "task.drift":
             self._count_exception(kind, entry, str(entry.get("rule")))
         elif kind == "task.stalled":
-            self._count_exception(kind, entry, str(entry.why or "(erased)")[:120])
+            first = str(entry.why or "(erased)").strip().partition("\n")[0]
+            self._count_exception(kind, entry, first[:120])
         elif kind == "store.opened":
             self._visits += entry.get("what") == "visit"  # for one command, while no fleet ran
 

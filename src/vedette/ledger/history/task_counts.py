@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
-
-from vedette.domain.ports.ledger_reader import LedgerReader
-from vedette.domain.task_words import TASK_KINDS
-from vedette.ledger.history.entry_view import EntryView
-from vedette.ledger.history.time_window import Window
+from vedette.domain.ports.ledger_reader import EntryWithBody, LedgerReader
+from vedette.ledger.history.entry_view import EntryView, read_entry
+from vedette.ledger.history.time_window import Window, read_instant
 from vedette.ledger.history.trajectory import (
     Counts,
     Trajectory,
     counts_json,
     read_starts,
     run_entries,
+    shows_task,
 )
 
 # What an agent's tasks came to in the window; a task that is open at its end is `open`.
 _ENDS = ("done", "cancelled", "dead")
-
-
-class _Stretch(Struct):
-    """A task in a window: how it stands at the end, and what was counted in between."""
-
-    course: Trajectory
-    counts: Counts
-    began: bool
-    ended: bool
+# So many runs and drifts are told one by one, and so many entries looked at at once.
+_MAX_TOLD, _PAGE = 1000, 50
+_REASONED = b'"kind":"turn.reasoned"'
 
 
 class TaskCounts:
@@ -42,16 +34,20 @@ class TaskCounts:
 
     def __init__(self, record: LedgerReader, window: Window) -> None:
         self._record, self._window = record, window
+        self._last = 0
         self._tasks: dict[str, None] = {}
         self._others: set[str] = set()
         self._unsure: dict[str, None] = {}
+        self._agents: dict[str, tuple[Counts, Counter[str]]] = {}
+        self._runs: list[dict[str, Any]] = []
+        self._drifts: list[dict[str, Any]] = []
 
     def add_entry(self, entry: EntryView) -> None:
         """Take the next entry of the window."""
-        run = entry.run
+        run, self._last = entry.run, entry.seq
         if run is None or run in self._tasks:
             return
-        if _shows_task(entry):
+        if shows_task(entry):
             self._tasks[run] = None
             self._unsure.pop(run, None)
         elif entry.kind == "turn.reasoned" or entry.get("n") == 1:
@@ -61,19 +57,15 @@ class TaskCounts:
             self._unsure[run] = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts of each agent and of each task in it, and every drift, oldest first."""
-        for run in self._unsure:
-            turns = self._record.run_entries(run, ("turn.reasoned",))
-            if any(data is not None and b'"task":{' in data for _, _, data in turns[:1]):
-                self._tasks[run] = None
-        stretches = list(self._stretches())
-        agents: dict[str, tuple[Counts, Counter[str]]] = {}
-        for one in stretches:
-            counts, states = agents.setdefault(one.course.agent, (Counter(), Counter()))
-            counts.update(one.counts)
-            states["begun"] += one.began
-            states[one.course.state] += one.ended or one.course.state == "open"
-            states["waiting"] += bool(one.course.waits)
+        """Return the counts of each agent and of each task in it, and every drift, oldest first.
+
+        Of tasks and drifts the first are told one by one; `left_out` counts the others.
+        """
+        tasks = [*self._tasks, *filter(self._was_task, self._unsure)]
+        starts = read_starts(self._record) if tasks else []
+        for run in tasks:
+            self._add_task(run, starts)
+        drifts = sorted(self._drifts, key=lambda drift: drift["seq"])
         return {
             "agents": [
                 {
@@ -81,53 +73,61 @@ class TaskCounts:
                     "tasks": {name: states[name] for name in ("begun", *_ENDS, "open", "waiting")},
                     **counts_json(counts),
                 }
-                for agent, (counts, states) in sorted(agents.items())
+                for agent, (counts, states) in sorted(self._agents.items())
             ],
-            "runs": [
-                {
-                    "run": one.course.run,
-                    "agent": one.course.agent,
-                    "state": one.course.state,
-                    "waits": sorted({*map(_word_of_wait, one.course.waits)}),
-                    "credit": one.course.credit(),
-                    **counts_json(one.counts),
-                }
-                for one in stretches
-            ],
-            "drifts": sorted(
-                (
-                    {"run": one.course.run, "agent": one.course.agent, **drift}
-                    for one in stretches
-                    for drift in one.course.drifts
-                    if drift["seq"] >= self._window.first
-                ),
-                key=lambda drift: drift["seq"],
-            ),
+            "runs": self._runs[:_MAX_TOLD],
+            "drifts": drifts[:_MAX_TOLD],
+            "left_out": {
+                "runs": max(0, len(tasks) - _MAX_TOLD),
+                "drifts": max(0, len(drifts) - _MAX_TOLD),
+            },
         }
 
-    def _stretches(self) -> Iterator[_Stretch]:
-        starts = read_starts(self._record) if self._tasks else []
-        window = self._window
-        for run in self._tasks:
-            course = Trajectory(run)
-            before: Counts | None = None
-            state = course.state
-            for entry in run_entries(self._record, run, starts):
-                if entry.seq >= window.first and before is None:
-                    before, state = course.counts.copy(), course.state
-                if entry.at < window.until_us:
-                    course.add_entry(entry)
-            if before is None or not course.is_task:
-                continue
-            began = bool(course.counts["turns", ""]) and not before["turns", ""]
-            ended = course.state not in ("open", state)
-            yield _Stretch(course, course.counts - before, began, ended)
+    def _was_task(self, run: str) -> bool:
+        """Say whether a run was a task before the window: its last turn there tells."""
+        before = self._window.first
+        while True:
+            page = self._record.entries_page({"run": run}, before=before, after=None, limit=_PAGE)
+            for seq, raw in page:
+                if _REASONED in raw:
+                    return shows_task(read_entry(seq, raw, None))
+            if len(page) < _PAGE:
+                return False
+            before = page[-1][0]
 
-
-def _shows_task(entry: EntryView) -> bool:
-    if entry.kind == "turn.reasoned":
-        return entry.content("task") is not None
-    return entry.kind in TASK_KINDS or entry.kind == "task.drift" or entry.get("items") is not None
+    def _add_task(self, run: str, starts: Sequence[EntryWithBody]) -> None:
+        """Read a task up to the window's end, and keep what it came to in the window."""
+        window, course = self._window, Trajectory(run)
+        before: Counts | None = None
+        state = course.state
+        for seq, raw, data in run_entries(self._record, run, starts):
+            if seq > self._last:
+                break
+            if seq >= window.first and before is None:
+                before, state = course.counts.copy(), course.state
+            if read_instant(raw) < window.until_us:
+                course.add_raw(seq, raw, data)
+        if before is None or not course.is_task:
+            return
+        found = course.counts - before
+        counts, states = self._agents.setdefault(course.agent, (Counter(), Counter()))
+        counts.update(found)
+        states["begun"] += found["begun", ""]
+        states[course.state] += course.state == "open" or course.state != state
+        states["waiting"] += bool(course.waits)
+        drifts = [one for one in course.drifts if one["seq"] >= window.first]
+        self._drifts += [{"run": run, "agent": course.agent, **one} for one in drifts]
+        if len(self._runs) < _MAX_TOLD:
+            self._runs.append(
+                {
+                    "run": run,
+                    "agent": course.agent,
+                    "state": course.state,
+                    "waits": sorted({*map(_word_of_wait, course.waits)}),
+                    "credit": course.credit(),
+                    **counts_json(found),
+                }
+            )
 
 
 def _word_of_wait(what: str) -> str:

@@ -7,17 +7,33 @@ beginning; a wait is counted where it ends.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from typing import Any
 
 from msgspec import Struct, field
 
-from vedette.domain.ports.ledger_reader import LedgerReader
+from vedette.domain.ports.ledger_reader import EntryWithBody, LedgerReader
 from vedette.domain.task_item import ITEM_STATES
-from vedette.domain.task_words import CANCELLED, PAUSED, RESUMED, STALLED, STEERED
-from vedette.domain.work_tools import ADD_ITEM_TOOL, CLOSE_ITEM_TOOL, FINISH_TOOL, WORK_TOOLS
+from vedette.domain.task_words import (
+    ADDED,
+    CANCELLED,
+    PAUSED,
+    RESUMED,
+    REVISED,
+    STALLED,
+    STEERED,
+    TASK_KINDS,
+)
+from vedette.domain.work_tools import (
+    ADD_ITEM_TOOL,
+    CLOSE_ITEM_TOOL,
+    FINISH_TOOL,
+    PLAN_TOOL,
+    WORK_TOOLS,
+)
 from vedette.ledger.history.entry_view import (
     AnswerEntry,
     DecisionEntry,
@@ -28,12 +44,14 @@ from vedette.ledger.history.entry_view import (
     read_entry,
 )
 
-# More entries than any run has.
-_ALL = 1_000_000
+_PAGE = 500  # entries of a run that are read at once
 _HAND_OFF = "hand-off"
 REPEATED = "repeated-proposal"
 _PERSON = "person"
-_WORDS = {STALLED: "stalls", PAUSED: "pauses", RESUMED: "resumes", STEERED: "steers"}
+_WORDS = {
+    STALLED: "stalls", PAUSED: "pauses", RESUMED: "resumes", STEERED: "steers", ADDED: "additions",
+    REVISED: "revisions",
+}  # fmt: skip
 
 # What is counted: a name of what, and which of it ("" where there is but one).
 Counts = Counter[tuple[str, str]]
@@ -93,13 +111,20 @@ class Trajectory(Struct):
     _tally: dict[int, Counter[str]] = field(default_factory=dict)
     _waits_since: int = 0
 
+    def add_raw(self, seq: int, raw: bytes, data: bytes | None) -> None:
+        """Take the next entry as the ledger has it; one that is damaged is counted, and no more."""
+        try:
+            self.add_entry(read_entry(seq, raw, data))
+        except (ValueError, KeyError):
+            self.counts["unreadable", ""] += 1
+
     def add_entry(self, entry: EntryView) -> None:
         """Take the next entry: of its run, or of a runner that took the store."""
         kind, at = entry.kind, int(entry.at or 0)
         if kind == "store.opened":
             if self.began_us and self.state == "open" and entry.get("what") != "visit":
-                self.counts["restarts", ""] += 1
-                self._note(entry, "restart")
+                self.counts["starts", ""] += 1
+                self._note(entry, "start")
             return
         self.began_us = self.began_us or at
         self.agent, self.last_us = self.agent or str(entry.agent or ""), at
@@ -130,9 +155,10 @@ class Trajectory(Struct):
     def _add_turn(self, entry: JudgementEntry) -> None:
         self.turn = int(entry.turn or 0)
         self.counts["turns", ""] += 1
+        self.counts["begun", ""] += self.turn == 1
+        self.is_task = self.is_task or shows_task(entry)
         told: Mapping[str, Any] | None = entry.content("task")
         if told is not None:
-            self.is_task = True
             self.conditions = list(told["conditions"])
             self._item_of[self.turn] = told["item"]
         hand_off = (entry.content("briefed") or {}).get("hand_off")
@@ -208,18 +234,30 @@ class Trajectory(Struct):
                 item.counts["failed"] += 1
 
     def _take_item(self, entry: EffectEntry) -> None:
-        """Take what an item's tool answered; a finish ends what the task is to do."""
+        """Take what an item's tool answered; a finish ends what the task is to do.
+
+        What was erased of it has no name, and is counted as far as the entry tells.
+        """
         self.is_finished = self.is_finished or entry.tool == FINISH_TOOL
-        if entry.tool not in (ADD_ITEM_TOOL, CLOSE_ITEM_TOOL) or entry.data is None:
-            return
-        item = entry.data["item"]
-        known = self._items.get(item["id"])
-        if known is None:
-            self._items[item["id"]] = ItemCourse(item)
+        data = entry.data or {}
+        if entry.tool == PLAN_TOOL:
+            self.counts["plans", data.get("plan", {}).get("trigger", "")] += 1
+        for item in data.get("items", [data.get("item")]):
+            self._take_item_state(entry.tool, item)
+
+    def _take_item_state(self, tool: str | None, item: Mapping[str, Any] | None) -> None:
+        is_new = tool == ADD_ITEM_TOOL
+        if tool == PLAN_TOOL and item is not None:
+            is_new = item["id"] not in self._items
+        if is_new:
             self.counts["items", "added"] += 1
-        elif known.item["state"] == "open" != item["state"]:
+            if item is not None:
+                self._items[item["id"]] = ItemCourse(item)
+        elif tool in (CLOSE_ITEM_TOOL, PLAN_TOOL) and item is not None:
+            known = self._items.setdefault(item["id"], ItemCourse(item))
             known.item = item
-            self.counts["items", item["state"]] += 1
+            if item["state"] != "open":
+                self.counts["items", item["state"]] += 1
             if item["state"] == "done" and known.counts["failed"]:
                 self.counts["recovered", "items"] += 1
 
@@ -235,7 +273,8 @@ class Trajectory(Struct):
         rule, turn = str(entry.get("rule")), int(entry.get("turn") or self.turn)
         self.counts["drifts", rule] += 1
         at = {"seq": entry.seq, "at": entry.at, "turn": turn}
-        self.drifts.append({**at, "rule": rule, "text": entry.content("text")})
+        what = {"memory": entry.get("what")} if entry.get("memory") is not None else {}
+        self.drifts.append({**at, "rule": rule, **what, "text": entry.content("text")})
         self._note(entry, "drift", rule=rule)
 
     def _add_word(self, entry: EntryView) -> None:
@@ -249,6 +288,8 @@ class Trajectory(Struct):
             self._stop_all(at)
         else:
             self._stop_waiting(_PERSON, at)
+        if kind == ADDED:
+            self._take_item_state(ADD_ITEM_TOOL, entry.content("item"))
         why = entry.content("note") or entry.content("why") or entry.content("reason")
         self._note(entry, kind.partition(".")[2], by=entry.actor, why=why)
 
@@ -378,28 +419,53 @@ def counts_json(counts: Counts) -> dict[str, Any]:
         "drifts": by("drifts"),
         "refused": by("refused"),
         "recovered": {word: counts["recovered", word] for word in ("items", "effects")},
-        "restarts": one("restarts"),
+        "starts": one("starts"),
+        "unreadable": one("unreadable"),
         "interrupts": {name: one(name) for name in ("holds", *_WORDS.values())},
         "waited_us": one("waited_us"),
         "items": {word: counts["items", word] for word in ("added", *ITEM_STATES[1:])},
+        "plans": by("plans"),
         "spend": by("spend"),
     }
 
 
-def read_starts(record: LedgerReader) -> list[EntryView]:
+def shows_task(entry: EntryView) -> bool:
+    """Say whether an entry of a run tells by itself, and though its body is erased, that the run is
+    a task.
+    """
+    return entry.kind in TASK_KINDS or entry.kind == "task.drift" or entry.get("items") is not None
+
+
+def read_starts(record: LedgerReader) -> list[EntryWithBody]:
     """Return the entries of runners that took the store, oldest first."""
-    return [read_entry(seq, raw, data) for seq, raw, _, data in record.walk(("store.opened",))]
+    return [(seq, raw, data) for seq, raw, _, data in record.walk(("store.opened",))]
 
 
-def run_entries(record: LedgerReader, run: str, starts: Iterable[EntryView]) -> Iterator[EntryView]:
-    """Yield the entries of a run and the fleet's starts, in the order of the ledger."""
-    own = (read_entry(*one) for one in record.entries("run", run, _ALL))
-    return merge(own, starts, key=lambda entry: entry.seq)
+def run_entries(
+    record: LedgerReader, run: str, starts: Sequence[EntryWithBody]
+) -> Iterator[EntryWithBody]:
+    """Yield the entries of a run and the fleet's starts since, in the order of the ledger."""
+    own = _read_pages(record, run)
+    for first in own:
+        yield first
+        since = bisect(starts, first[0], key=_seq)
+        yield from merge(own, starts[since:], key=_seq)
+
+
+def _seq(entry: EntryWithBody) -> int:
+    return entry[0]
+
+
+def _read_pages(record: LedgerReader, run: str) -> Iterator[EntryWithBody]:
+    page = record.entries("run", run, _PAGE)
+    while page:
+        yield from page
+        page = record.entries("run", run, _PAGE, page[-1][0]) if len(page) == _PAGE else []
 
 
 def read_trajectory(record: LedgerReader, run: str) -> Trajectory:
     """Return the trajectory of a run as far as it is recorded."""
     found = Trajectory(run)
     for entry in run_entries(record, run, read_starts(record)):
-        found.add_entry(entry)
+        found.add_raw(*entry)
     return found

@@ -67,6 +67,18 @@ class TableReader:
             table[waits or ""] = table.get(waits or "", 0) + int(number)
         return table
 
+    def open_counts(self) -> dict[str, dict[str, int]]:
+        sql = (
+            "SELECT agent, waits, COUNT(*) FROM run WHERE state='waiting' AND agent>'' "
+            "GROUP BY agent, waits UNION ALL "
+            "SELECT agent, 'ready', COUNT(*) FROM run WHERE state='ready' AND agent>'' "
+            "GROUP BY agent"
+        )
+        table: dict[str, dict[str, int]] = {}
+        for agent, waits, number in self._database.rows(sql):
+            table.setdefault(agent, {})[waits or ""] = int(number)
+        return table
+
     def would(self) -> dict[str, dict[str, int]]:
         table = {}
         for agent, found in self._agents():
