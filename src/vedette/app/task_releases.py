@@ -22,6 +22,7 @@ from vedette.domain.base.errors import BadCommand, VedetteError
 from vedette.domain.entry import RELEASE_KINDS, releases_of
 from vedette.engine.reservation import find_budget_gap
 from vedette.engine.services import CanaryCode, Services
+from vedette.operations.release_comparison import find_wider_limits
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 # What nobody used for so long is let go; how often that is looked at.
 _IDLE_US = 60_000_000
 _EVERY_S = 5.0
-# What a task's run has of its agent for good.
-_FIXED_FIELDS = ("reasoner", "last_reasoner", "collection")
+# What the agent's runs have in common, whatever their release: who reasons, its row, what it is
+# taught and may take for known.
+_FIXED_FIELDS = ("reasoner", "last_reasoner", "collection", "scopes", "charter")
 
 
 class FormerReleases(Struct):
@@ -90,11 +92,12 @@ class FormerReleases(Struct):
         async with self._lock:
             self._used_us[key] = self.services.clock.monotonic_us()
             found = self.services.former_code.get(key)
-            if found is not None:
-                return found
-            made = self._load(agent, release)
+            made = self._load(agent, release) if found is None else found.agent
+            # Also of what is open: another release, or other limits, may be live by now.
             if (rule := self._find_obstacle(made)) is not None:
                 return rule
+            if found is not None:
+                return found
             opened = await self._open(made)
             await self._close_code(key)  # one that was withdrawn, and made again
             self._opened[key], self.services.former_code[key] = opened, opened.code
@@ -120,7 +123,8 @@ class FormerReleases(Struct):
             return "host"
         if any(getattr(live, one) != getattr(made, one) for one in _FIXED_FIELDS):
             return "limits"
-        return "limits" if find_budget_gap(self.services.budgets, made) is not None else None
+        is_wider = find_wider_limits(live, made) or find_budget_gap(self.services.budgets, made)
+        return "limits" if is_wider else None
 
     async def _open(self, made: Agent) -> OpenedCode:
         try:

@@ -367,8 +367,6 @@ class RunContext(Struct):
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
-        if self.live_agent is not None and row.tool not in self.live_agent.tools:
-            tool = None  # the fleet does not declare it any more
         fresh, registry, recorded = self.fresh_actions.get(row.id, (None, None, None))
         is_same = registry is self.services.registry and recorded == row.record
         if fresh is not None and is_same and fresh.tool is tool:

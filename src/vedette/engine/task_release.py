@@ -7,9 +7,7 @@ move is durable before anything is done under the other.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-from vedette.domain.agent import Agent, WorkPlan
+from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import Superseded
 from vedette.domain.task import find_task, record_task
@@ -17,8 +15,6 @@ from vedette.domain.task_words import MOVED
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_control import wait_for_person
-
-_MODES = ("observe", "ask", "act")
 
 
 async def enter_release(services: Services, context: RunContext) -> bool:
@@ -42,7 +38,8 @@ async def enter_release(services: Services, context: RunContext) -> bool:
         opened = "withdrawn" if is_withdrawn else await releases.open_code(name, own)
         if isinstance(opened, str):
             to = context.agent.release if is_trial else releases.live_release(name)
-            await _move(context, to, opened)
+            if to != own:  # else it moved already, and this worker has not heard of that yet
+                await _move(context, to, opened)
             if to == context.agent.release:
                 return True
             opened = await releases.open_code(name, to)
@@ -57,31 +54,14 @@ async def enter_release(services: Services, context: RunContext) -> bool:
 
 
 def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
-    """Go on under a former release, with no mode, memory, ceiling or ask beyond the live one's."""
+    """Go on under a former release, which may do nothing that the live one may not."""
     assert context.task is not None
-    former, readable = code.agent, {(one.bank, one.scope) for one in live.scopes}
-    context.agent = replace(
-        former,
-        requested_mode=min(former.requested_mode, live.requested_mode, key=_MODES.index),
-        scopes=tuple(one for one in former.scopes if (one.bank, one.scope) in readable),
-        rate_limits=live.rate_limits,
-        work=_narrow(former.work, live.work),
-    )
-    context.code, context.live_agent = code, live
+    context.agent, context.code, context.live_agent = code.agent, code, live
     # How long it may take is the release's to say, where its event does not.
     pinned = {"task": record_task(context.task.given)}
     task = find_task(context.agent, context.event, pinned)
     context.task.agent = context.agent
     context.task.given = context.task.given if task is None else task
-
-
-def _narrow(former: WorkPlan | None, live: WorkPlan | None) -> WorkPlan | None:
-    """Return a former release's plan without what the live one asks, and waits for, no more."""
-    if former is None or live is None:
-        return None
-    waits_for = tuple(one for one in former.waits_for if one in live.waits_for)
-    asks = tuple(one for one in former.asks if one in live.asks)
-    return replace(former, waits_for=waits_for, asks=asks)
 
 
 async def leave_release(services: Services, context: RunContext, now: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.faults.scenario import BANK_YAML
 from tests.pg import server
 from tests.task_fleet import Greeter, asks_hand_off, fenced, task_fleet
 
@@ -248,19 +249,6 @@ async def test_a_release_that_cannot_be_kept_beside_is_left_at_once(
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
 
 
-async def test_its_ceilings_are_the_live_ones(tmp_path: Path) -> None:
-    async with running(tmp_path) as made:
-        old = release_digest(made.agent)
-        run = await made.start()
-        path = made.agent / "agent.yaml"
-        path.write_text(path.read_text() + "ceilings: {effects_per_minute: 1}\n")
-        await made.give("agent_release", agent="worker")
-        await made.answer(run)
-        assert made.turns(run)[:2] == [("old", old)] * 2
-        (stop,) = made.fleet.entries("stop.set")
-        assert stop["what"] == "agent:worker"
-
-
 async def test_all_tasks_of_an_agent_are_moved_by_one_order(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
@@ -348,19 +336,65 @@ async def test_a_task_of_a_canary_that_is_over_is_the_releases(tmp_path: Path) -
 # --- what is never old ------------------------------------------------------------------------
 
 
+# What the release that runs allows less, as agent.yaml says it before and after.
+WIRE = "settles: idempotent, function: act, target: world, attempts: 3,"
+TIGHTER = {
+    "mode": ("mode: act", "mode: ask"),
+    "impact": (f"sinks: [/to], {WIRE}", f"sinks: [/to], high_impact: true, {WIRE}"),
+    "sink": (f"sinks: [/to], {WIRE}", f"sinks: [/to, /text], {WIRE}"),
+    "readers": (WIRE, f"permitted_readers: [alice], {WIRE}"),
+    "charter": ("desk: desk@example.org", "desk: other@example.org"),
+    "actions": ("actions_per_run: 16", "actions_per_run: 2"),
+    "ceiling": ("mode: act", "mode: act\nceilings: {effects_per_minute: 1}"),
+    "turns": ("max_turns: 20", "max_turns: 3"),
+}
+
+
+@pytest.mark.parametrize("case", TIGHTER)
+async def test_a_task_leaves_a_release_that_allows_more_than_the_live_one(
+    tmp_path: Path, case: str
+) -> None:
+    wide, tight = TIGHTER[case]
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        path = made.agent / "agent.yaml"
+        text = path.read_text()
+        assert wide in text
+        path.write_text(text.replace(wide, tight))
+        new = (await made.give("agent_release", agent="worker"))["release"]
+        await made.answer(run)
+        assert made.moves(run) == [(old, new, "limits")]
+        assert [release for _, release in made.turns(run)][:2] == [old, new]
+
+
+async def test_a_release_whose_code_is_open_is_compared_with_each_that_runs(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former = made.fleet.app.former_releases
+        assert not isinstance(await former.open_code("worker", old), str)
+        path = made.agent / "agent.yaml"
+        path.write_text(path.read_text().replace("actions_per_run: 16", "actions_per_run: 8"))
+        new = (await made.give("agent_release", agent="worker"))["release"]
+        await made.answer(run)
+        assert made.moves(run) == [(old, new, "limits")]
+        await former.close_idle()
+
+
 async def test_a_tool_that_the_fleet_does_not_declare_any_more_is_not_used(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
         run, waits = await made.start(), await made.start()
         made.write("new", tool="slow.send")
         made.drop_tool("wire.send")
-        await made.give("agent_release", agent="worker")
+        new = (await made.give("agent_release", agent="worker"))["release"]
         await made.answer(run)
-        assert made.turns(run)[1] == ("old", old)
-        (refused,) = (e for e in made.fleet.entries("action.refused") if e["run"] == run)
-        assert "wire.send" in made.fleet.body(refused["seq"])["why"]
+        assert made.moves(run) == [(old, new, "limits")]
+        assert made.turns(run)[1] == ("new", new)
         assert made.world.effects("wire.send") == 0
-        assert {r.tool for r in made.fleet.app.store.runs.actions(run)} == {"big.send"}
         # What was to be asked about is denied, be it approved.
         made.drop_tool("big.send")
         (made.agent / "done.yaml").unlink()
@@ -372,16 +406,58 @@ async def test_a_tool_that_the_fleet_does_not_declare_any_more_is_not_used(tmp_p
         assert (row.decided, row.rule) == ("deny", "engine.changed")
 
 
-async def test_its_mode_is_never_wider_than_the_live_ones(tmp_path: Path) -> None:
-    async with running(tmp_path) as made:
-        run = await made.start()
-        path = made.agent / "agent.yaml"
-        text = path.read_text()
-        assert "mode: act" in text
-        path.write_text(text.replace("mode: act", "mode: observe"))
-        await made.give("agent_release", agent="worker")
+LESSONS_PY = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal, Ref
+
+
+class Judge(Base):
+    \"\"\"Sends all that it was taught.\"\"\"
+
+    def judge(self, seen, briefing):
+        return self.judge_outcomes(briefing)
+
+    def judge_outcomes(self, briefing):
+        text = "|".join(one.text for one in self.lessons)
+        send = Proposal("wire.send" if briefing.turn > 1 else "big.send",
+                        {"to": Ref("/charter/desk"), "text": text})
+        return Judgement("sends", 1.0, (send,), final=False)
+"""
+
+
+@pytest.mark.parametrize("case", ["added", "dropped"])
+async def test_a_task_leaves_a_release_that_reads_other_memory(tmp_path: Path, case: str) -> None:
+    """Else its judge were taught what its runs are not labelled with, or no record tells of."""
+    world = World()
+    fleet = toy_fleet(tmp_path, world, work="{max_turns: 3, no_progress: 9}", done=DONE)
+    made = Fleet(fleet, world)
+    (made.agent / "judge.py").write_text(LESSONS_PY)
+    (fleet.content / "memory" / "own").mkdir()
+    bank = BANK_YAML.replace("bank: notes", "bank: own")
+    permitted = ", permitted_readers: [alice]" if case == "added" else ""
+    bank = bank.replace("readers: [worker, other]", f"readers: [worker]{permitted}")
+    (fleet.content / "memory" / "own" / "bank.yaml").write_text(bank)
+    grants = fleet.policies / "grants/data.yaml"
+    grants.write_text(
+        grants.read_text().replace("worker:\n", "worker:\n  memory: [own/all]\n", 1)
+    )
+    path = made.agent / "agent.yaml"
+    plain = path.read_text()
+    reads = plain + "memory: [{bank: own, scope: all}]\n"
+    before, after = (plain, reads) if case == "added" else (reads, plain)
+    path.write_text(before)
+    async with fleet:
+        old = release_digest(made.agent)
+        given = await made.give("work_start", agent="worker", goal="letters")
+        await fleet.wait_until_idle()
+        run = given["run"]
+        told = await made.give("memory_propose", into="own/all", text="SECRET")
+        await made.give("memory_approve", id=f"own/{told['candidate']}")
+        path.write_text(after)
+        new = (await made.give("agent_release", agent="worker"))["release"]
         await made.answer(run)
-        assert made.world.calls == []
+        assert made.moves(run) == [(old, new, "limits")]
+        assert not any("SECRET" in str(call.args) for call in world.calls)
 
 
 async def test_policy_is_the_live_one(tmp_path: Path) -> None:
