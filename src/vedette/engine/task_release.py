@@ -16,6 +16,8 @@ from vedette.engine.run_context import RunContext
 from vedette.engine.services import CanaryCode, Services
 from vedette.engine.task_control import wait_for_person
 
+# How long a run waits for its worker to hear of a release.
+_WAIT_US = 500_000
 
 async def enter_release(services: Services, context: RunContext) -> bool:
     """Have a task that took a turn go on under its own release; False if it waits for a person.
@@ -23,12 +25,16 @@ async def enter_release(services: Services, context: RunContext) -> bool:
     Raises as `RunContext.commit`.
     """
     task, releases, name = context.task, services.task_releases, context.agent.name
-    if task is None or releases is None or not context.run.turn or task.words.is_halted:
+    if task is None or releases is None or task.words.is_halted:
         return True
     live, own, is_trial = services.fleet.agent(name), task.release, context.code is not None
-    if not own or live.work is None:
+    if live.work is None or (context.run.turn and not own):
         return True
     releases.read_record()
+    if not context.run.turn:
+        if is_trial or not releases.is_withdrawn(name, live.release):
+            return True
+        raise _not_here(name)
     is_withdrawn = releases.is_withdrawn(name, own)
     # A canary's is in no record of releases. This worker may not have heard yet of the last one.
     if own == context.agent.release and (is_trial or not is_withdrawn):
@@ -48,9 +54,14 @@ async def enter_release(services: Services, context: RunContext) -> bool:
         await wait_for_person(services, context, why, services.clock.now_us())
         return False
     if isinstance(opened, str):
-        raise Superseded(f"this worker does not run the release of {name} yet")
+        raise _not_here(name)
     _take_up(context, opened, live)
     return True
+
+
+def _not_here(name: str) -> Superseded:
+    what = f"this worker does not run the release of {name} yet"
+    return Superseded(what, wait_us=_WAIT_US)
 
 
 def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
@@ -81,17 +92,22 @@ async def leave_release(services: Services, context: RunContext, now: int) -> bo
     return True
 
 
-def require_former(services: Services, context: RunContext) -> None:
+def require_current(services: Services, context: RunContext) -> None:
     """Raise Superseded if a task's run has to be looked at afresh: another release was made, or its
-    own was withdrawn. Raises StoreFailed.
+    own was withdrawn, on whichever worker. Raises StoreFailed.
     """
-    assert context.code is not None
-    assert services.task_releases is not None
-    services.task_releases.read_record()
-    name = context.agent.name
-    is_same = services.fleet.agents.get(name) is context.live_agent
-    if not (is_same and services.has_code(context.code)):
-        raise Superseded(f"another release of {name} was made, or one was withdrawn")
+    fleet, run, name = services.fleet, context.run, context.agent.name
+    live, code, releases = context.live_agent or context.agent, context.code, services.task_releases
+    is_same = fleet.agents.get(name) is live
+    if not (is_same or fleet.release_of(name, run.key, run.position) is live):
+        raise Superseded(f"another release of {name} runs by now")
+    is_over = False
+    if releases is not None:
+        releases.read_record()
+        is_trial = code is not None and context.live_agent is None
+        is_over = not is_trial and releases.is_withdrawn(name, context.agent.release)
+    if is_over or (code is not None and not services.has_code(code)):
+        raise Superseded(f"the release {context.agent.release[:12]} of {name} was withdrawn")
 
 
 async def _move(context: RunContext, to: str, rule: str) -> None:

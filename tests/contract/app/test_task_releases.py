@@ -620,6 +620,49 @@ async def test_a_worker_that_has_not_heard_of_a_release_moves_no_task_back(
         assert made.moves(run) == [(old, new, rule)]
 
 
+async def test_withdrawn_code_begins_nothing_at_a_worker_that_has_not_heard(tmp_path: Path) -> None:
+    """It was in a call as another worker withdrew its release; a new task waits until it heard."""
+    url = tmp_path / "url"
+    url.write_text(server(fsync=False).fresh())
+    plan = StorePlan("postgresql", url_file=str(url))
+    async with running(tmp_path / "one", plan=plan) as made:
+        one, old = made.fleet, release_digest(made.agent)
+        run = await made.start()
+        (tmp_path / "other" / "state").mkdir(parents=True)
+        shutil.copy(one.folder / "state/ledger.key", tmp_path / "other/state/ledger.key")
+        gate, begun = asyncio.Event(), asyncio.Event()
+        executor: Any = one.app.services.tool_executor
+        perform = executor.perform
+
+        async def hold(*args: Any) -> Any:
+            begun.set()
+            await gate.wait()
+            return await perform(*args)
+
+        executor.perform = hold
+        (row,) = one.app.store.runs.actions(run)
+        await one.approve(row)
+        await begun.wait()
+        fleet = FleetHarness(
+            tmp_path / "other", content=one.content, policies=one.policies, targets=one.targets,
+            store=plan,
+        )  # fmt: skip
+        async with fleet:
+            other = Fleet(fleet, made.world)
+            new = other.write("new")
+            await other.give("agent_release", agent="worker", move_tasks=True)
+        gate.set()
+        await wait_until(lambda: len(made.turns(run)) == 3, 30)
+        assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
+        assert made.world.texts() == ["old 1", "new 2"]
+        assert one.app.services.fleet.agent("worker").release == old
+        given = await made.give("work_start", agent="worker", goal="two letters")
+        await asyncio.sleep(0.2)
+        assert made.turns(given["run"]) == []
+        await one.app.releases.follow(lambda said: None)
+        await wait_until(lambda: made.turns(given["run"]) == [("new", new)], 30)
+
+
 # --- a model's task ---------------------------------------------------------------------------
 
 
