@@ -71,8 +71,8 @@ async def handle(
     context.accepted_us = accepted.at_us if accepted else 0
     if context.agent.session and not context.run.turn and await join_session(services, context):
         return None
-    if context.task is not None and not await enter_release(services, context):
-        return None
+    if context.task is not None:
+        await enter_release(services, context)
     if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None

@@ -43,6 +43,13 @@ class CanaryCode(Struct):
     ceiling: str | None = None
 
 
+class MoveReason(Struct, frozen=True):
+    """Why tasks cannot stay on a release: the rule, and what it found."""
+
+    rule: str
+    why: str = ""
+
+
 class TaskReleases(Protocol):
     """The port of the releases of an agent that its tasks may run on, beside the live one."""
 
@@ -61,10 +68,10 @@ class TaskReleases(Protocol):
         """Say whether no task may stay on a release of an agent."""
         ...
 
-    async def open_code(self, agent: str, release: str) -> CanaryCode | str:
-        """Return what runs a release's code, or the rule by which its tasks cannot stay on it.
+    async def open_code(self, agent: str, release: str) -> CanaryCode | MoveReason:
+        """Return what runs a release's code, or why its tasks cannot stay on it.
 
-        Raises BadCommand for a release whose files are not kept, or cannot be loaded any more.
+        Raises StoreFailed, and Superseded where it may be had a while later.
         """
         ...
 

@@ -8,55 +8,47 @@ move is durable before anything is done under the other.
 from __future__ import annotations
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import Superseded
 from vedette.domain.task import find_task, record_task
 from vedette.domain.task_words import MOVED
 from vedette.engine.run_context import RunContext
-from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_control import wait_for_person
+from vedette.engine.services import CanaryCode, MoveReason, Services
 
 # How long a run waits for its worker to hear of a release.
 _WAIT_US = 500_000
 
-async def enter_release(services: Services, context: RunContext) -> bool:
-    """Have a task that took a turn go on under its own release; False if it waits for a person.
 
-    Raises as `RunContext.commit`.
+async def enter_release(services: Services, context: RunContext) -> None:
+    """Have a task that took a turn go on under its own release, or under the fleet's from now on.
+
+    Raises as `RunContext.commit`, StoreFailed, and Superseded where its release is to be had later.
     """
     task, releases, name = context.task, services.task_releases, context.agent.name
     if task is None or releases is None or task.words.is_halted:
-        return True
+        return
     live, own, is_trial = services.fleet.agent(name), task.release, context.code is not None
     if live.work is None or (context.run.turn and not own):
-        return True
+        return
     releases.read_record()
     if not context.run.turn:
         if is_trial or not releases.is_withdrawn(name, live.release):
-            return True
+            return
         raise _not_here(name)
     is_withdrawn = releases.is_withdrawn(name, own)
     # A canary's is in no record of releases. This worker may not have heard yet of the last one.
     if own == context.agent.release and (is_trial or not is_withdrawn):
-        return True
-    opened: CanaryCode | str
-    try:
-        opened = "withdrawn" if is_withdrawn else await releases.open_code(name, own)
-        if isinstance(opened, str):
-            to = context.agent.release if is_trial else releases.live_release(name)
-            if to != own:  # else it moved already, and this worker has not heard of that yet
-                await _move(context, to, opened)
-            if to == context.agent.release:
-                return True
-            opened = await releases.open_code(name, to)
-    except BadCommand as error:
-        why = f"the release {own[:12]} that it runs on is not at hand: {error}"
-        await wait_for_person(services, context, why, services.clock.now_us())
-        return False
-    if isinstance(opened, str):
-        raise _not_here(name)
-    _take_up(context, opened, live)
-    return True
+        return
+    found = MoveReason("withdrawn") if is_withdrawn else await releases.open_code(name, own)
+    if isinstance(found, MoveReason):
+        to = context.agent.release if is_trial else releases.live_release(name)
+        if to != own:  # else it moved already, and this worker has not heard of that yet
+            await _move(context, to, found)
+        if to == context.agent.release:
+            return
+        found = await releases.open_code(name, to)
+        if isinstance(found, MoveReason):
+            raise _not_here(name)
+    _take_up(context, found, live)
 
 
 def _not_here(name: str) -> Superseded:
@@ -88,7 +80,7 @@ async def leave_release(services: Services, context: RunContext, now: int) -> bo
     to = releases.live_release(context.agent.name)
     if to == task.release:
         return False
-    await _move(context, to, "hand_off")
+    await _move(context, to, MoveReason("hand_off"))
     return True
 
 
@@ -110,9 +102,12 @@ def require_current(services: Services, context: RunContext) -> None:
         raise Superseded(f"the release {context.agent.release[:12]} of {name} was withdrawn")
 
 
-async def _move(context: RunContext, to: str, rule: str) -> None:
+async def _move(context: RunContext, to: str, reason: MoveReason) -> None:
     task, now = context.task, context.services.clock.now_us()
     assert task is not None
-    moved = context.entry(MOVED, turn=context.run.turn, release=to, what=task.release, rule=rule)
+    body = context.body({"reason": reason.why}) if reason.why else None
+    moved = context.entry(
+        MOVED, turn=context.run.turn, release=to, what=task.release, rule=reason.rule, body=body
+    )
     await context.commit(context.build_step([moved], [], now))
     task.release = to

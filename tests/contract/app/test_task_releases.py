@@ -16,14 +16,18 @@ from tests.pg import server
 from tests.task_fleet import Greeter, asks_hand_off, fenced, task_fleet
 
 import vedette.engine.task_release as engine
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.app.backup import back_up
+from vedette.app.canary_code import OpenedCode
 from vedette.app.release_archive import pack_files
 from vedette.config.agent_folder import release_digest
 from vedette.config.deployment import Deployment, GatewayPlan
 from vedette.config.settings import StorePlan
+from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call
-from vedette.domain.run import Run
+from vedette.domain.run import Run, Superseded
+from vedette.engine.services import CanaryCode, MoveReason
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.tasks import show_task
 from vedette.testing.harness import FleetHarness
@@ -302,7 +306,7 @@ async def test_a_task_under_way_leaves_a_release_that_is_withdrawn(tmp_path: Pat
 
         former = made.fleet.app.former_releases
         code = await former.open_code("worker", old)
-        assert not isinstance(code, str)
+        assert isinstance(code, CanaryCode)
         executor, perform = code.tool_executor, code.tool_executor.perform
         executor.perform = hold
         (row,) = made.fleet.app.store.runs.actions(run)
@@ -375,7 +379,7 @@ async def test_a_release_whose_code_is_open_is_compared_with_each_that_runs(tmp_
         made.write("new")
         await made.give("agent_release", agent="worker")
         former = made.fleet.app.former_releases
-        assert not isinstance(await former.open_code("worker", old), str)
+        assert isinstance(await former.open_code("worker", old), CanaryCode)
         path = made.agent / "agent.yaml"
         path.write_text(path.read_text().replace("actions_per_run: 16", "actions_per_run: 8"))
         new = (await made.give("agent_release", agent="worker"))["release"]
@@ -438,9 +442,7 @@ async def test_a_task_leaves_a_release_that_reads_other_memory(tmp_path: Path, c
     bank = bank.replace("readers: [worker, other]", f"readers: [worker]{permitted}")
     (fleet.content / "memory" / "own" / "bank.yaml").write_text(bank)
     grants = fleet.policies / "grants/data.yaml"
-    grants.write_text(
-        grants.read_text().replace("worker:\n", "worker:\n  memory: [own/all]\n", 1)
-    )
+    grants.write_text(grants.read_text().replace("worker:\n", "worker:\n  memory: [own/all]\n", 1))
     path = made.agent / "agent.yaml"
     plain = path.read_text()
     reads = plain + "memory: [{bank: own, scope: all}]\n"
@@ -527,7 +529,7 @@ async def test_a_backup_has_the_releases_that_tasks_run_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kept", ["bm90aGluZw==", pack_files({"judge.py": b"import os"})])
-async def test_a_release_that_is_nowhere_has_its_tasks_wait_for_a_person(
+async def test_the_tasks_of_a_release_that_is_nowhere_move_and_say_why(
     tmp_path: Path, kept: str
 ) -> None:
     async with running(tmp_path) as made:
@@ -539,12 +541,103 @@ async def test_a_release_that_is_nowhere_has_its_tasks_wait_for_a_person(
         await made.fleet.app.store.commands.set_meta(f"release/worker/{old}", kept)
         await made.answer(run)
         assert {path.name for path in (tmp_path / "state/releases").iterdir()} == {new}
-        assert made.run(run).waits == "person"
-        (stalled,) = made.fleet.entries("task.stalled")
-        assert old[:12] in made.fleet.body(stalled["seq"])["why"]
-        await made.give("work_move", run=run)
-        await made.fleet.wait_until_idle()
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
+        assert made.moves(run) == [(old, new, "lost")]
+        store = made.fleet.app.store
+        (said,) = show_task(store, made.fleet.app.services.fleet.agents, run)["said"]
+        assert said["why"].startswith(f"lost: {old[:12]} -> {new[:12]} (the files of release")
+
+
+@pytest.mark.parametrize("fault", [OSError(11, "away"), TimeoutError(), WorkerLost("ended")])
+async def test_a_fault_that_passes_is_waited_for(tmp_path: Path, fault: Exception) -> None:
+    """No task moves, stalls or dies of it, and its release is not tried again at once."""
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        runs = [await made.start(), await made.start()]
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former, tries = made.fleet.app.former_releases, 0
+        open_release = former.open_release
+
+        async def fail(agent: Agent) -> OpenedCode:
+            nonlocal tries
+            tries += 1
+            raise fault
+
+        former.open_release = fail
+        for run in runs:
+            (row,) = made.fleet.app.store.runs.actions(run)
+            await made.fleet.approve(row)
+        await wait_until(lambda: tries == 1, 30)
+        await asyncio.sleep(0.1)
+        assert tries == 1
+        former.open_release = open_release
+        await wait_until(lambda: all(len(made.turns(run)) == 3 for run in runs), 30)
+        for run in runs:
+            assert made.turns(run) == [("old", old)] * 3
+            assert made.moves(run) == []
+        assert made.fleet.entries("task.stalled", "run.dead") == []
+
+
+async def test_what_does_not_open_for_long_is_lost(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former = made.fleet.app.former_releases
+
+        async def fail(agent: Agent) -> OpenedCode:
+            raise WorkerLost("out of memory")
+
+        former.open_release = fail
+        waits = []
+        for _ in range(9):
+            with pytest.raises(Superseded) as error:
+                await former.open_code("worker", old)
+            waits.append(error.value.wait_us)
+            former._faults = {key: replace(one, until_us=0) for key, one in former._faults.items()}
+        assert 0 < waits[0] < waits[3] < waits[5] <= 60_000_000
+        found = await former.open_code("worker", old)
+        assert found == MoveReason("lost", "WorkerLost: out of memory")
+
+
+async def test_so_many_releases_are_open_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        former, made_here = made.fleet.app.former_releases, []
+        for n in range(5):
+            await made.start()
+            made_here.append(release_digest(made.agent))
+            made.write(f"word {n}")
+            await made.give("agent_release", agent="worker")
+        for old in made_here[:4]:
+            await former.open_code("worker", old)
+        now_us = made.fleet.app.services.clock.monotonic_us()
+        former._used_us = dict.fromkeys(former._used_us, now_us + 60_000_000)
+        with pytest.raises(Superseded, match="use 4 releases"):
+            await former.open_code("worker", made_here[4])
+        former._used_us["worker", made_here[1]] = now_us - 2_000_000
+        await former.open_code("worker", made_here[4])
+        assert {old for _, old in former._opened} == {*made_here} - {made_here[1]}
+
+
+async def test_what_is_handed_out_is_not_closed(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former = made.fleet.app.former_releases
+        code = await former.open_code("worker", old)
+        former._used_us["worker", old] -= 61_000_000
+        async with former._locks["worker", old]:
+            taking = asyncio.create_task(former.open_code("worker", old))
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(former.close_idle())
+            await asyncio.sleep(0)
+        await closing
+        assert await taking is code
+        assert former._opened
 
 
 async def test_an_agent_without_tasks_is_not_kept_in_the_store(tmp_path: Path) -> None:
