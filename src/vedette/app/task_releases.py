@@ -111,7 +111,7 @@ class FormerReleases(Struct):
                 raise Superseded("its release could not be opened", wait_us=fault.until_us - now_us)
             try:
                 return await self._open(key)
-            except StoreFailed:
+            except (StoreFailed, Superseded):
                 raise
             except (Temporary, OSError, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
