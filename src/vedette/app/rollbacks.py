@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from vedette.config.agent_snapshot import load_released_agent
+from vedette.app.release_archive import load_kept_release
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import (
     AlreadyDone,
@@ -70,7 +70,9 @@ async def roll_back(
         periods = read_release_history(ledger, name, runs=False)
         before, target = periods[0].release, find_former_release(periods, name, to)
         now_us = services.clock.now_us()
-        made = load_released_agent(releases.settings, name, target.release, now_us=now_us)
+        made = load_kept_release(
+            releases.settings, services.store, name, target.release, now_us
+        )
         if made is None:
             what = f"the files of release {target.release[:12]} of {name} are not kept here"
             mend = "bring its folder back from where it is kept, and `vedette agent release`"

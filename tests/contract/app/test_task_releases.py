@@ -19,6 +19,7 @@ import vedette.engine.task_release as engine
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.app.backup import back_up
 from vedette.app.canary_code import OpenedCode
+from vedette.app.judge_releases import rejudge_store
 from vedette.app.release_archive import pack_files
 from vedette.config.agent_folder import release_digest
 from vedette.config.deployment import Deployment, GatewayPlan
@@ -638,6 +639,34 @@ async def test_what_is_handed_out_is_not_closed(tmp_path: Path) -> None:
         await closing
         assert await taking is code
         assert former._opened
+
+
+async def test_what_a_former_release_judged_is_judged_again_from_the_store(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        await made.answer(run)
+        settings, store = made.fleet.app.settings, made.fleet.app.store
+        shutil.rmtree(tmp_path / "state" / "releases" / old)
+        report = await asyncio.to_thread(
+            rejudge_store, settings, store, made.fleet.app.services.clock
+        )
+        assert (report.judgements, report.equal, dict(report.unrecomputable)) == (3, 3, {})
+
+
+async def test_a_rollback_finds_its_files_in_the_store(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        shutil.rmtree(tmp_path / "state" / "releases" / old)
+        done = await made.give("agent_rollback", agent="worker")
+        assert done["release"] == old
+        shutil.rmtree(tmp_path / "state" / "releases" / old)
+        await made.fleet.restart()
+        assert made.turns(await made.start()) == [("old", old)]
 
 
 async def test_an_agent_without_tasks_is_not_kept_in_the_store(tmp_path: Path) -> None:
