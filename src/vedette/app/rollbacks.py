@@ -73,9 +73,7 @@ async def roll_back(
         periods = read_release_history(ledger, name, runs=False)
         before, target = periods[0].release, find_former_release(periods, name, to)
         now_us = services.clock.now_us()
-        made = load_kept_release(
-            releases.settings, services.store, name, target.release, now_us
-        )
+        made = load_kept_release(releases.settings, services.store, name, target.release, now_us)
         if made is None:
             what = f"the files of release {target.release[:12]} of {name} are not kept here"
             mend = "bring its folder back from where it is kept, and `vedette agent release`"

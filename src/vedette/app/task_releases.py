@@ -138,7 +138,7 @@ class FormerReleases(Struct):
         if (reason := self._find_obstacle(made)) is not None:
             return reason
         if found is not None:
-            return found
+            return found if found.ceiling is None else MoveReason("ceiling", found.ceiling)
         await self._make_room(key[0])
         opened = await self.open_release(made)
         await self._close_code(key)  # one that was withdrawn, and made again

@@ -82,7 +82,7 @@ class Services(Struct):
     `run_journal` remembers, beyond the death of this process, whose judge was at work.
     `scope_readers` are those to whom a scope of a bank may be told. `shortages` is what an agent's
     actions lately had no room for: it only spares an attempt in vain, as whether there is room is
-    for the store to say. `known_values` are those of charter and registry by agent, with the two
+    for the store to say. `known_values` are those of charter and registry by release, with the two
     that they were collected from. `catch_up_policy` makes the policy live that the store says is:
     its commit stood although it raised. `canary_code` has what runs the canaries of
     `fleet.canaries`, `former_code`, by agent and digest, what runs the former releases of

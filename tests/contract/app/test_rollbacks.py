@@ -138,7 +138,7 @@ async def test_an_order_that_broke_off_is_given_again(
         assert made.states() == {learned: "active" if fails == "memory" else "off"}
         await dispatch(made.fleet.app.commands, "agent_rollback", order, args)
         assert (agents.agent("worker").release, made.states()) == (old, {learned: "off"})
-        with pytest.raises(BadCommand, match="no release before|carried out"):
+        with pytest.raises(BadCommand, match=r"no release before|carried out"):
             await dispatch(made.fleet.app.commands, "agent_rollback", order, args)
         assert agents.agent("worker").release == old, "given once more it goes to no bad release"
 

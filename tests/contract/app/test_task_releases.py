@@ -28,6 +28,7 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call
 from vedette.domain.run import Run, Superseded
+from vedette.engine.kill_switch import count_error
 from vedette.engine.services import CanaryCode, MoveReason
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.tasks import show_task
@@ -494,6 +495,66 @@ async def test_a_judge_of_one_turn_is_no_release_of_an_agent_that_takes_tasks(
         assert error.value.where == "worker/judge.py"
         assert made.fleet.app.services.fleet.agent("worker").release == old
         assert made.fleet.entries("agent.released", "canary.started") == []
+
+
+LOOK_PY = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal, Ref
+
+WORD = "{word}"
+
+
+class Judge(Base):
+    \"\"\"Looks up a value first, then asks a person, then sends.\"\"\"
+
+    def judge(self, seen, briefing):
+        look = Proposal("book.look", {{"name": "known"}})
+        return Judgement(WORD, 1.0, (look,), final=False)
+
+    def judge_outcomes(self, briefing):
+        tool = "big.send" if briefing.turn == 2 else "wire.send"
+        args = {{"to": Ref("/charter/desk"), "text": f"{{WORD}} {{briefing.turn}}"}}
+        return Judgement(WORD, 1.0, (Proposal(tool, args),), final=False)
+"""
+
+
+async def test_a_task_whose_tool_was_dropped_sends_what_it_may(tmp_path: Path) -> None:
+    """Who may read what that answered is on record with the turn that was told it."""
+    async with running(tmp_path) as made:
+        judge = made.agent / "judge.py"
+        judge.write_text(LOOK_PY.format(word="old"))
+        await made.give("agent_release", agent="worker")
+        run = await made.start()
+        judge.write_text(LOOK_PY.format(word="new"))
+        made.drop_tool("book.look")
+        await made.give("agent_release", agent="worker")
+        await made.answer(run)
+        (_, _, rule) = made.moves(run)[0]
+        rows = made.fleet.app.store.runs.actions(run)
+        sent = [(row.tool, row.effect) for row in rows if row.turn == 3]
+        assert (rule, sent) == ("limits", [("wire.send", "done")])
+
+
+async def test_errors_of_a_former_release_are_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        path = made.agent / "agent.yaml"
+        path.write_text(path.read_text() + "ceilings: {errors_per_hour: 1}\n")
+        old = (await made.give("agent_release", agent="worker"))["release"]
+        run = await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        services, former = made.fleet.app.services, made.fleet.app.former_releases
+        assert isinstance(await former.open_code("worker", old), CanaryCode)
+        for _ in range(2):
+            await count_error(services, made.run(run))
+        assert not services.stops.is_agent_stopped("worker")
+        found = await former.open_code("worker", old)
+        assert isinstance(found, MoveReason)
+        assert (found.rule, "errors" in found.why) == ("ceiling", True)
+        other = await made.start()
+        for _ in range(2):
+            await count_error(services, made.run(other))
+        assert services.stops.is_agent_stopped("worker")
 
 
 # --- where its files are ----------------------------------------------------------------------
