@@ -197,7 +197,7 @@ async def _open_app(
     jump = _begin_clock(fleet_clock, store)
     metrics, pool, model_pool = PrometheusMetrics(), None, None
     try:
-        waiting = apply_start_releases(loaded, settings, store.ledger)
+        waiting = apply_start_releases(loaded, settings, store)
         contained = assess_containment(settings, fleet.agents)
         require_sandbox(settings, contained)
         require_foreign_box(contained, fleet.agents)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.config.agent_snapshot import load_released_agent
+from vedette.app.release_archive import load_kept_release
 from vedette.config.snapshot import RELEASES_FOLDER
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import RELEASE_KINDS, releases_of
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.ports.reasoner import Reasoner
 from vedette.operations.judge_key_state import JudgeRelease
@@ -130,12 +131,19 @@ class JudgeReleases:
         return None
 
     def _release_digests(self, name: str) -> Iterator[str]:
-        """Yield the releases of an agent that are here: its folder's, and those of snapshots."""
+        """Yield what may be releases of an agent: its folder's, those of snapshots, and those that
+        the record names, which the store may have.
+        """
+        found: dict[str, None] = {}
         if name in self._agents:
-            yield self._agents[name].release
+            found[self._agents[name].release] = None
         for folder in sorted((self._settings.state / RELEASES_FOLDER).glob("*")):
             if (folder / name).is_dir():
-                yield folder.name
+                found[folder.name] = None
+        for _, raw, _, _ in self._store.ledger.walk(RELEASE_KINDS):
+            if (release := releases_of(orjson.loads(raw)).get(name)) is not None:
+                found[release] = None
+        yield from found
 
     def _refused_scopes(self) -> dict[str, set[str]]:
         """Return the scopes, as bank/scope, that policy last refused each agent to read."""
@@ -147,12 +155,12 @@ class JudgeReleases:
         return found
 
     def _load_release(self, name: str, release: str) -> Agent | None:
-        """Return a release of an agent as its snapshot declares it; None if it is not kept."""
+        """Return a release of an agent as its kept files declare it; None if there are none."""
         present = self._agents.get(name)
         if present is not None and present.release == release:
             return present
-        with suppress(BadCommand):
-            return load_released_agent(self._settings, name, release)
+        with suppress(BadCommand, OSError):
+            return load_kept_release(self._settings, self._store, name, release)
         return None
 
     def _load_lessons(self, agent: Agent, at_us: int) -> list[Memory]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from vedette.config.agent_folder import digest_files, read_files
+from vedette.config.agent_snapshot import load_released_agent
 from vedette.config.snapshot import Snapshot, find_snapshot, keep_files
 from vedette.domain.agent import Agent
 from vedette.domain.ports.store import Store, StoreReader
@@ -57,7 +58,19 @@ async def keep_in_store(store: Store, agents: Iterable[Agent]) -> None:
         await store.commands.set_meta(key, pack_files(files))
 
 
-def restore_snapshot(
+def load_kept_release(
+    settings: Settings, store: StoreReader, name: str, release: str, now_us: int = 0
+) -> Agent | None:
+    """Return a release of an agent, out of its snapshot or the store; None if it is kept nowhere.
+
+    Raises as `load_released_agent`, StoreFailed, OSError.
+    """
+    if _restore_snapshot(settings, store, name, release) is None:
+        return None
+    return load_released_agent(settings, name, release, now_us=now_us)
+
+
+def _restore_snapshot(
     settings: Settings, store: StoreReader, name: str, release: str
 ) -> Snapshot | None:
     """Return the snapshot of a release, out of the store where it is not here; None if nowhere."""

@@ -19,10 +19,9 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vedette.app.release_archive import keep_in_store
+from vedette.app.release_archive import keep_in_store, load_kept_release
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
-from vedette.config.agent_snapshot import load_released_agent
 from vedette.config.plugins import plugins
 from vedette.config.snapshot import (
     folder_stamps,
@@ -431,7 +430,7 @@ class Releases(Struct):
         Raises BadCommand.
         """
         now_us = self.services.clock.now_us()
-        found = load_released_agent(self.settings, name, release, now_us=now_us)
+        found = load_kept_release(self.settings, self.services.store, name, release, now_us)
         if found is not None:
             return found
         made = self.read_folder(name)

@@ -6,18 +6,19 @@ nothing but the release is returned unless the person says so.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
-from vedette.config.agent_snapshot import load_released_agent
+from vedette.app.release_archive import load_kept_release
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import (
     AlreadyDone,
     BadCommand,
     Unavailable,
-    VedetteError,
 )
 from vedette.domain.roles import require_role
 from vedette.ledger.history.release_history import (
@@ -28,6 +29,7 @@ from vedette.ledger.history.release_history import (
     read_release_history,
 )
 from vedette.operations.commands import Commands, Order
+from vedette.operations.curation import MOST_AT_ONCE
 from vedette.operations.release_comparison import find_wider_requests
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
 NEEDED = dict.fromkeys(VERBS, "agent")
 
 Publish = Callable[[int], Awaitable[dict[str, Any]]]
-MoveMemories = Callable[[Mapping[str, list[str]]], Awaitable[list[dict[str, Any]]]]
+Retire = Callable[[Sequence[str]], Awaitable[list[dict[str, Any]]]]
 
 
 async def roll_back(
@@ -50,18 +52,19 @@ async def roll_back(
     name: str,
     to: str | None = None,
     publish: Publish | None = None,
-    move_memories: MoveMemories | None = None,
+    retire: Retire | None = None,
     *,
     move_tasks: bool = False,
 ) -> dict[str, Any]:
     """Make a former release of an agent the one that runs, out of its snapshot.
 
-    `to` is the beginning of its digest; without one it is the release before. `publish` makes the
+    `to` is the beginning of its digest; without it, it is the release before. `publish` makes the
     content of a policy revision live again, and answers as `policy_rollback`: what was last in
     force with the release is published first, and where it is refused or is to be confirmed nothing
-    is changed. `move_memories` gives orders by kind of entry; it is asked last. With `move_tasks`
-    no task of the agent stays on another release; without, none on one that was made since. Raises
-    as `Releases.release`; what stands by then is said in what is raised.
+    is changed. `retire` takes back memories by name, before the release is made: so the same order
+    finds that done, and goes on, where the release was refused. With `move_tasks` no task of the
+    agent stays on another release; without, none on one that was made since. Raises as
+    `Releases.release`; what stands by then is said in what is raised.
     """
     releases.check_order(order, name, "agent_rollback")
     services = releases.services
@@ -70,83 +73,85 @@ async def roll_back(
         periods = read_release_history(ledger, name, runs=False)
         before, target = periods[0].release, find_former_release(periods, name, to)
         now_us = services.clock.now_us()
-        made = load_released_agent(releases.settings, name, target.release, now_us=now_us)
+        made = load_kept_release(releases.settings, services.store, name, target.release, now_us)
         if made is None:
             what = f"the files of release {target.release[:12]} of {name} are not kept here"
             mend = "bring its folder back from where it is kept, and `vedette agent release`"
             raise BadCommand(what, mend=mend)
-        moves, shared = _memory_moves(releases, made, find_end(periods, target) or target.entry)
+        changes = _find_memory_changes(releases, made, find_end(periods, target) or target.entry)
+        if retire is not None and len(changes.learned) > MOST_AT_ONCE:
+            what = f"{len(changes.learned)} memories at once are too many"
+            mend = "take some back first with `vedette memory off --from`; nothing was changed"
+            raise BadCommand(what, mend=mend)
         answer: dict[str, Any] = {
             "agent": name, "was": before, "release": target.release, "since": target.at,
             "in_force": {
                 "policy_rev": target.last_policy_rev, "banks": target.banks,
                 "memory_changes_since": count_memory_changes(ledger, target.entry),
-                "memories": sorted(one for names in moves.values() for one in names),
-                "shared_memories": shared,
+                "memories": changes.learned,
+                "retired_memories": changes.retired,
+                "shared_memories": changes.shared,
             },
             "wider": find_wider_requests(services.fleet.agent(name), made),
             "policy": None,
             "memory": None,
         }  # fmt: skip
-        if publish is not None:
-            # What refuses the release is found before anything is published.
+        if publish is not None or retire is not None:
+            # What refuses the release is found before anything is changed.
             releases.refuse_fixed(services.fleet.agent(name), made)
             await releases.try_code(made)
+        stands = []
+        if publish is not None:
             answer["policy"] = published = await publish(target.last_policy_rev)
             if not published["ok"]:
                 return {**published, **answer, "changed": False}
+            if published["changed"]:
+                stands.append(f"policy revision {published['revision']} is live")
         try:
+            if retire is not None and changes.learned:
+                answer["memory"] = moved = await retire(changes.learned)
+                stands += [f"{len(moved)} memories are retired"] if moved else []
             await releases.make_release(order, made, before, target.entry, move_tasks=move_tasks)
         except (BadCommand, Unavailable) as error:
-            published = answer["policy"]
-            if published is None or not published["changed"]:
+            if not stands:
                 raise
-            what = (
-                f"policy revision {published['revision']} is live, and {name} stays release "
-                f"{before[:12]}: {error.what}"
-            )
-            mend = "give the same order again, or `vedette policy rollback`"
+            what = f"{', '.join(stands)}, and {name} stays release {before[:12]}: {error.what}"
+            mend = "give the same order again, or take that back"
             raise type(error)(what, where=error.where, mend=mend) from error
-        if move_memories is not None and any(moves.values()):
-            answer["memory"] = await _return_memories(move_memories, moves, answer)
         return {**answer, "changed": True}
 
 
-def _memory_moves(
-    releases: Releases, made: Agent, since: int
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Return what returns the memories that an agent alone reads to where they stood at an entry,
-    by kind of entry; and the names of those that changed in banks which others read, too.
+class _MemoryChanges(Struct, frozen=True):
+    """What became of memories since an entry, in the banks that an agent alone reads: those that
+    were `learned`, and are read by now; those that were `retired`, with the reason that was given
+    (None: erased). `shared` are those that changed in banks which others read, too.
     """
+
+    learned: list[str]
+    retired: dict[str, str | None]
+    shared: list[str]
+
+
+def _find_memory_changes(releases: Releases, made: Agent, since: int) -> _MemoryChanges:
     services = releases.services
     own = {one.bank for one in made.scopes}
     others = [one for one in services.fleet.agents.values() if one.name != made.name]
     read_by_others = {scope.bank for one in others for scope in one.scopes}
-    moves: dict[str, list[str]] = {"memory.retired": [], "memory.restored": []}
-    shared: list[str] = []
+    found, ledger = _MemoryChanges([], {}, []), services.store.ledger
     stands = services.store.memories.all()
-    for name, was_active in find_memory_differences(services.store.ledger, since).items():
+    for name, was_active in sorted(find_memory_differences(ledger, since).items()):
         bank, state = name.partition("/")[0], stands[name].state if name in stands else "erased"
         if bank not in own or state not in ("active", "off") or was_active == (state == "active"):
             continue
         if bank in read_by_others:
-            shared.append(name)
+            found.shared.append(name)
+        elif was_active:
+            entry = ledger.entry(stands[name].last)
+            body = None if entry is None else entry[2]
+            found.retired[name] = None if body is None else orjson.loads(body).get("reason")
         else:
-            moves["memory.restored" if was_active else "memory.retired"].append(name)
-    return moves, sorted(shared)
-
-
-async def _return_memories(
-    move_memories: MoveMemories, moves: Mapping[str, list[str]], answer: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    try:
-        return await move_memories({kind: names for kind, names in moves.items() if names})
-    except AlreadyDone:
-        return []
-    except VedetteError as error:
-        what = f"{answer['agent']} runs release {answer['release'][:12]}, and memory stays: {error}"
-        mend = "`vedette memory off` and `memory on` return one by one"
-        raise BadCommand(what, mend=mend) from error
+            found.learned.append(name)
+    return found
 
 
 async def dispatch(
@@ -166,16 +171,19 @@ async def dispatch(
             live = commands.rollout.live.number
             return {"ok": True, "changed": False, "revision": live, "confirm": None}
 
-    async def move_memories(moves: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    async def retire(names: Sequence[str]) -> list[dict[str, Any]]:
         curation: Any = commands.curation
-        id = _part_id(order, "memory")
-        moved: list[dict[str, Any]] = await curation.move_memories(
-            moves, order.principal, order.reason, id
-        )
+        id, moves = _part_id(order, "memory"), {"memory.retired": names}
+        try:
+            moved: list[dict[str, Any]] = await curation.move_memories(
+                moves, order.principal, order.reason, id
+            )
+        except AlreadyDone:
+            moved = []
         curation.refresh_judges()
         return moved
 
-    for flag, verbs in (("policy", ["policy_rollback"]), ("memory", ["memory_off", "memory_on"])):
+    for flag, verbs in (("policy", ["policy_rollback"]), ("memory", ["memory_off"])):
         for other in verbs if args.get(flag) else ():
             require_role(order.principal, order.principal.roles, other)
     if args.get("memory") and commands.curation is None:
@@ -186,7 +194,7 @@ async def dispatch(
         args["agent"],
         args.get("to"),
         publish if args.get("policy") else None,
-        move_memories if args.get("memory") else None,
+        retire if args.get("memory") else None,
         move_tasks=bool(args.get("move_tasks")),
     )
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from vedette.config.agent_snapshot import load_released_agent
+from vedette.app.release_archive import load_kept_release
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.ports.ledger_reader import EntryLog
+from vedette.domain.ports.store import StoreReader
 from vedette.ledger.history.release_history import find_waiting_folders
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ class StartReleases(Struct, frozen=True):
 
 
 def apply_start_releases(
-    loaded: LoadedFleet, settings: Settings, record: EntryLog
+    loaded: LoadedFleet, settings: Settings, store: StoreReader
 ) -> StartReleases:
     """Have agents whose folder waits run the release that the ledger names."""
     missing: dict[str, str] = {}
     told = []
-    for name, waiting in find_waiting_folders(record).items():
+    for name, waiting in find_waiting_folders(store.ledger).items():
         agent = loaded.fleet.agents.get(name)
         if agent is None or agent.release == waiting.release:
             continue
         short, join = waiting.release[:12], f"`vedette agent release {name}`"
         try:
-            released = load_released_agent(settings, name, waiting.release)
+            released = load_kept_release(settings, store, name, waiting.release)
             why = "its files are not kept here"
         except BadCommand as error:
             released, why = None, str(error)

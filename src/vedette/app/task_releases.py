@@ -15,13 +15,15 @@ import orjson
 from msgspec import Struct, field
 
 from vedette.app.canary_code import OpenedCode
-from vedette.app.release_archive import restore_snapshot
-from vedette.config.agent_snapshot import load_released_agent
+from vedette.app.release_archive import load_kept_release
 from vedette.domain.agent import Agent
-from vedette.domain.base.errors import BadCommand, VedetteError
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.errors import BadCommand, StoreFailed, Temporary, VedetteError
 from vedette.domain.entry import RELEASE_KINDS, releases_of
+from vedette.domain.run import Superseded
 from vedette.engine.reservation import find_budget_gap
-from vedette.engine.services import CanaryCode, Services
+from vedette.engine.services import CanaryCode, MoveReason, Services
+from vedette.operations.release_comparison import find_wider_limits
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -30,8 +32,21 @@ if TYPE_CHECKING:
 # What nobody used for so long is let go; how often that is looked at.
 _IDLE_US = 60_000_000
 _EVERY_S = 5.0
-# What a task's run has of its agent for good.
-_FIXED_FIELDS = ("reasoner", "last_reasoner", "collection")
+# How often a fault that may pass is tried, and how long after the first.
+_ATTEMPTS = 10
+_RETRY_US = 1_000_000
+# How many former releases of an agent are open at once.
+_MOST_OPEN = 4
+# What the agent's runs have in common, whatever their release: who reasons, its row, what it is
+# taught and may take for known.
+_FIXED_FIELDS = ("reasoner", "last_reasoner", "collection", "scopes", "charter")
+
+
+class _Fault(Struct, frozen=True):
+    """How often in a row a release could not be opened, and until when that is not tried again."""
+
+    tries: int = 0
+    until_us: int = 0
 
 
 class FormerReleases(Struct):
@@ -50,7 +65,8 @@ class FormerReleases(Struct):
     _kept: dict[str, dict[str, int]] = field(default_factory=dict)
     _opened: dict[tuple[str, str], OpenedCode] = field(default_factory=dict)
     _used_us: dict[tuple[str, str], int] = field(default_factory=dict)
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _locks: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
+    _faults: dict[tuple[str, str], _Fault] = field(default_factory=dict)
     _begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     def read_record(self) -> None:
@@ -81,69 +97,107 @@ class FormerReleases(Struct):
         """Say whether no task may stay on a release: taken back, only tried, or named no more."""
         return release not in self._kept.get(agent, {})
 
-    async def open_code(self, agent: str, release: str) -> CanaryCode | str:
-        """Return what runs a release's code, or the rule by which its tasks cannot stay on it.
+    async def open_code(self, agent: str, release: str) -> CanaryCode | MoveReason:
+        """Return what runs a release's code, or why its tasks cannot stay on it.
 
-        Raises BadCommand for a release whose files are not kept, or cannot be loaded any more.
+        Raises StoreFailed, and Superseded where it may be had a while later: a disk, or a worker,
+        did not do its part. It is tried again with backoff, and `_ATTEMPTS` times in a row at most.
         """
-        key = (agent, release)
-        async with self._lock:
-            self._used_us[key] = self.services.clock.monotonic_us()
-            found = self.services.former_code.get(key)
-            if found is not None:
-                return found
-            made = self._load(agent, release)
-            if (rule := self._find_obstacle(made)) is not None:
-                return rule
-            opened = await self._open(made)
-            await self._close_code(key)  # one that was withdrawn, and made again
-            self._opened[key], self.services.former_code[key] = opened, opened.code
-            self._begun.set()
-            return opened.code
+        key, now_us = (agent, release), self.services.clock.monotonic_us()
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            self._used_us[key] = now_us
+            fault = self._faults.get(key, _Fault())
+            if fault.until_us > now_us:
+                raise Superseded("its release could not be opened", wait_us=fault.until_us - now_us)
+            try:
+                return await self._open(key)
+            except (StoreFailed, Superseded):
+                raise
+            except (Temporary, OSError, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise
+                tries = fault.tries + 1
+                if tries < _ATTEMPTS:
+                    wait = delay_us(tries, first_us=_RETRY_US, last_us=_IDLE_US, seed=release)
+                    self._faults[key] = _Fault(tries, now_us + wait)
+                    raise Superseded(f"its release: {error}", wait_us=wait) from error
+                why = f"{type(error).__name__}: {error}"
+            except VedetteError as error:
+                why = str(error)
+            except Exception as error:
+                # Whatever the release's code raised as it was made.
+                why = f"{type(error).__name__}: {error}"
+            self._faults.pop(key, None)
+            return MoveReason("lost", why)
+
+    async def _open(self, key: tuple[str, str]) -> CanaryCode | MoveReason:
+        found = self.services.former_code.get(key)
+        made = self._load(*key) if found is None else found.agent
+        # Also of what is open: another release, or other limits, may be live by now.
+        if (reason := self._find_obstacle(made)) is not None:
+            return reason
+        if found is not None:
+            return found if found.ceiling is None else MoveReason("ceiling", found.ceiling)
+        await self._make_room(key[0])
+        opened = await self.open_release(made)
+        await self._close_code(key)  # one that was withdrawn, and made again
+        self._faults.pop(key, None)
+        self._opened[key], self.services.former_code[key] = opened, opened.code
+        self._begun.set()
+        return opened.code
 
     def _load(self, name: str, release: str) -> Agent:
-        snapshot = restore_snapshot(self.settings, self.services.store, name, release)
-        found = None
-        if snapshot is not None:
-            now_us = self.services.clock.now_us()
-            found = load_released_agent(self.settings, name, release, now_us=now_us)
+        now_us = self.services.clock.now_us()
+        found = load_kept_release(self.settings, self.services.store, name, release, now_us)
         if found is None:
-            mend = f"move the task: `vedette work move`, or bring its folder back: {release[:12]}"
-            raise BadCommand("its files are kept nowhere", mend=mend)
+            raise BadCommand(f"the files of release {release[:12]} are kept nowhere")
         return found
 
-    def _find_obstacle(self, made: Agent) -> str | None:
-        """Return the rule by which tasks cannot stay on a release beside the live one."""
+    def _find_obstacle(self, made: Agent) -> MoveReason | None:
+        """Return why tasks cannot stay on a release beside the live one; None if they can."""
         live = self.services.fleet.agent(made.name)
         is_remote = self.settings.deployment.gateway.is_remote(made.name)
         if is_remote or made.last_reasoner not in ("judge", "adk"):
-            return "host"
-        if any(getattr(live, one) != getattr(made, one) for one in _FIXED_FIELDS):
-            return "limits"
-        return "limits" if find_budget_gap(self.services.budgets, made) is not None else None
-
-    async def _open(self, made: Agent) -> OpenedCode:
-        try:
-            return await self.open_release(made)
-        except VedetteError as error:
-            raise BadCommand(error.what, where=error.where, mend=error.mend) from error
-        except Exception as error:
-            # Whatever the release's code raised in its worker.
-            what = f"{type(error).__name__}: {error}"
-            raise BadCommand(what, mend="move the task: `vedette work move`") from error
+            return MoveReason("host")
+        found = [one for one in _FIXED_FIELDS if getattr(live, one) != getattr(made, one)]
+        found = found or find_wider_limits(live, made)
+        gap = find_budget_gap(self.services.budgets, made)
+        found += [] if gap is None else [gap]
+        return MoveReason("limits", "; ".join(found)) if found else None
 
     # --- what is not used any more ------------------------------------------------------------
 
     async def close_idle(self) -> None:
         """Let go of the code that no task uses, and none did for a while."""
-        now_us = self.services.clock.monotonic_us()
-        used = {id(context.code) for context in self.dispatcher.active_runs.values()}
-        for key, opened in list(self._opened.items()):
+        for key in list(self._opened):
+            await self._close_unused(key, _IDLE_US)
+
+    async def _make_room(self, agent: str) -> None:
+        """Keep the open releases of an agent to `_MOST_OPEN`, the one that is opened next among
+        them. Raises Superseded if tasks use all of them.
+        """
+        others = [key for key in self._opened if key[0] == agent]
+        for key in sorted(others, key=self._used_us.__getitem__):
+            if sum(name == agent for name, _ in self._opened) < _MOST_OPEN:
+                return
+            if not self._locks[key].locked():
+                # One that a task has just been given is no second old.
+                await self._close_unused(key, _RETRY_US)
+        if sum(name == agent for name, _ in self._opened) >= _MOST_OPEN:
+            raise Superseded(f"tasks of {agent} use {_MOST_OPEN} releases", wait_us=_RETRY_US)
+
+    async def _close_unused(self, key: tuple[str, str], idle_us: int) -> None:
+        """Let go of a release's code, unless a task uses it or did in the last `idle_us`."""
+        async with self._locks[key]:
+            opened = self._opened.get(key)
+            if opened is None:
+                return
+            runs = self.dispatcher.active_runs.values()
             is_over = self.services.former_code.get(key) is not opened.code
-            is_idle = now_us - self._used_us[key] >= _IDLE_US
-            if id(opened.code) not in used and (is_over or is_idle):
-                async with self._lock:
-                    await self._close_code(key)
+            is_idle = self.services.clock.monotonic_us() - self._used_us[key] >= idle_us
+            if (is_over or is_idle) and all(context.code is not opened.code for context in runs):
+                await self._close_code(key)
 
     async def _close_code(self, key: tuple[str, str]) -> None:
         opened = self._opened.pop(key, None)

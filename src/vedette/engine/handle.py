@@ -41,7 +41,7 @@ from vedette.engine.services import Services
 from vedette.engine.sessions import join_session
 from vedette.engine.takeover import find_due_opinion, is_left_alone
 from vedette.engine.task_control import take_in_notes, yield_to_person
-from vedette.engine.task_release import enter_release, leave_release, require_former
+from vedette.engine.task_release import enter_release, leave_release, require_current
 from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 
 
@@ -71,8 +71,8 @@ async def handle(
     context.accepted_us = accepted.at_us if accepted else 0
     if context.agent.session and not context.run.turn and await join_session(services, context):
         return None
-    if context.task is not None and not await enter_release(services, context):
-        return None
+    if context.task is not None:
+        await enter_release(services, context)
     if context.run.turn == 0 and (context.task is None or context.task.may_begin(context.agent)):
         if not await take_turn(services, context, on_sent):
             return None
@@ -88,7 +88,7 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
     """
     check_release(services, context)
     while context.run.state not in ("done", "dead"):
-        if context.code is not None:
+        if context.code is not None or context.task is not None:
             check_release(services, context)  # its release may be over by now
         now = services.clock.now_us()
         if context.task is not None and await yield_to_person(services, context, now):
@@ -107,6 +107,8 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
                 if services.store.cluster.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
+                    if context.task is not None and row.effect == "intended":
+                        check_release(services, context)
                     if row.tool in ASYNC_TOOLS:
                         await advance_action(services, context, row)
                     else:
@@ -125,8 +127,8 @@ def check_release(services: Services, context: RunContext) -> None:
     Then nothing names a release that did not think it, or acts by a declaration of the one before.
     """
     run, fleet = context.run, services.fleet
-    if context.live_agent is not None:
-        require_former(services, context)
+    if context.task is not None:
+        require_current(services, context)
     elif (
         fleet.agents.get(run.agent) is not context.agent
         and fleet.release_of(run.agent, run.key, run.position) is not context.agent

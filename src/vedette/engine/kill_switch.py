@@ -24,6 +24,7 @@ from vedette.domain.identity import ENGINE
 from vedette.domain.run import Run
 from vedette.domain.stop import StopScope, UnrecordedStop
 from vedette.engine.services import Services
+from vedette.ledger.history.tasks import find_task_release
 
 # How many of the newest lifts are read at once.
 _LIFTS = 100
@@ -157,15 +158,20 @@ async def lift_expired_stops(services: Services, now_us: int) -> None:
 async def count_error(services: Services, run: Run) -> None:
     """Count an error of a run's agent; park it if that was one too many.
 
-    A canary's are counted apart, and end the canary: its release is as well as it was.
+    Those of a release that runs apart are counted apart: they end a canary, and have the tasks of a
+    former release move; the release that the fleet runs is as well as it was.
     """
     agent, canary = run.agent, services.fleet.canaries.get(run.agent)
     known = services.fleet.agents.get(agent)
     if known is None:
         return
     now_us = services.clock.now_us()
+    code = None
     if canary is not None and canary.has_run(run.key, run.position):
         code = services.canary_code[agent]
+    elif services.former_code:
+        code = services.former_code.get((agent, find_task_release(services.store, run)))
+    if code is not None:
         over = code.rate_counters.count_error(agent, known.rate_limits, now_us)
         code.ceiling = code.ceiling or over
         return

@@ -295,10 +295,10 @@ class RunContext(Struct):
     def known_values(self) -> KnownValues:
         """Return the values that the agent's charter and the registry make known, as of now."""
         charter, registry = self.agent.charter, self.services.registry
-        found = self.services.known_values.get(self.agent.name)
+        found = self.services.known_values.get(self.agent.release)
         if found is None or found[0] is not charter or found[1] is not registry:
             found = (charter, registry, collect_known_values(charter, registry))
-            self.services.known_values[self.agent.name] = found
+            self.services.known_values[self.agent.release] = found
         return found[2]
 
     def labels(self, row: Mapping[str, Any] | None = None) -> Labels | None:
@@ -314,7 +314,8 @@ class RunContext(Struct):
             row_value = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(row_value)[1]
         actions, tools = self.actions, self.agent.tools
-        answers = label_answers(actions, tools, row_readers, self.told_readers) if actions else {}
+        told, turn = self.told_readers, self.run.turn
+        answers = label_answers(actions, tools, row_readers, told, turn) if actions else {}
         # A model goes on from what it was told, whatever became of that since.
         answers["told"] = self.told_readers
         if self.task is not None:
@@ -367,8 +368,6 @@ class RunContext(Struct):
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
-        if self.live_agent is not None and row.tool not in self.live_agent.tools:
-            tool = None  # the fleet does not declare it any more
         fresh, registry, recorded = self.fresh_actions.get(row.id, (None, None, None))
         is_same = registry is self.services.registry and recorded == row.record
         if fresh is not None and is_same and fresh.tool is tool:

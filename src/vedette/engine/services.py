@@ -43,6 +43,13 @@ class CanaryCode(Struct):
     ceiling: str | None = None
 
 
+class MoveReason(Struct, frozen=True):
+    """Why tasks cannot stay on a release: the rule, and what it found."""
+
+    rule: str
+    why: str = ""
+
+
 class TaskReleases(Protocol):
     """The port of the releases of an agent that its tasks may run on, beside the live one."""
 
@@ -61,10 +68,10 @@ class TaskReleases(Protocol):
         """Say whether no task may stay on a release of an agent."""
         ...
 
-    async def open_code(self, agent: str, release: str) -> CanaryCode | str:
-        """Return what runs a release's code, or the rule by which its tasks cannot stay on it.
+    async def open_code(self, agent: str, release: str) -> CanaryCode | MoveReason:
+        """Return what runs a release's code, or why its tasks cannot stay on it.
 
-        Raises BadCommand for a release whose files are not kept, or cannot be loaded any more.
+        Raises StoreFailed, and Superseded where it may be had a while later.
         """
         ...
 
@@ -75,7 +82,7 @@ class Services(Struct):
     `run_journal` remembers, beyond the death of this process, whose judge was at work.
     `scope_readers` are those to whom a scope of a bank may be told. `shortages` is what an agent's
     actions lately had no room for: it only spares an attempt in vain, as whether there is room is
-    for the store to say. `known_values` are those of charter and registry by agent, with the two
+    for the store to say. `known_values` are those of charter and registry by release, with the two
     that they were collected from. `catch_up_policy` makes the policy live that the store says is:
     its commit stood although it raised. `canary_code` has what runs the canaries of
     `fleet.canaries`, `former_code`, by agent and digest, what runs the former releases of

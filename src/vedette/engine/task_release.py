@@ -7,81 +7,64 @@ move is durable before anything is done under the other.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-from vedette.domain.agent import Agent, WorkPlan
-from vedette.domain.base.errors import BadCommand
+from vedette.domain.agent import Agent
 from vedette.domain.run import Superseded
 from vedette.domain.task import find_task, record_task
 from vedette.domain.task_words import MOVED
 from vedette.engine.run_context import RunContext
-from vedette.engine.services import CanaryCode, Services
-from vedette.engine.task_control import wait_for_person
+from vedette.engine.services import CanaryCode, MoveReason, Services
 
-_MODES = ("observe", "ask", "act")
+# How long a run waits for its worker to hear of a release.
+_WAIT_US = 500_000
 
 
-async def enter_release(services: Services, context: RunContext) -> bool:
-    """Have a task that took a turn go on under its own release; False if it waits for a person.
+async def enter_release(services: Services, context: RunContext) -> None:
+    """Have a task that took a turn go on under its own release, or under the fleet's from now on.
 
-    Raises as `RunContext.commit`.
+    Raises as `RunContext.commit`, StoreFailed, and Superseded where its release is to be had later.
     """
     task, releases, name = context.task, services.task_releases, context.agent.name
-    if task is None or releases is None or not context.run.turn or task.words.is_halted:
-        return True
+    if task is None or releases is None or task.words.is_halted:
+        return
     live, own, is_trial = services.fleet.agent(name), task.release, context.code is not None
-    if not own or live.work is None:
-        return True
+    if live.work is None or (context.run.turn and not own):
+        return
     releases.read_record()
+    if not context.run.turn:
+        if is_trial or not releases.is_withdrawn(name, live.release):
+            return
+        raise _not_here(name)
     is_withdrawn = releases.is_withdrawn(name, own)
     # A canary's is in no record of releases. This worker may not have heard yet of the last one.
     if own == context.agent.release and (is_trial or not is_withdrawn):
-        return True
-    opened: CanaryCode | str
-    try:
-        opened = "withdrawn" if is_withdrawn else await releases.open_code(name, own)
-        if isinstance(opened, str):
-            to = context.agent.release if is_trial else releases.live_release(name)
-            await _move(context, to, opened)
-            if to == context.agent.release:
-                return True
-            opened = await releases.open_code(name, to)
-    except BadCommand as error:
-        why = f"the release {own[:12]} that it runs on is not at hand: {error}"
-        await wait_for_person(services, context, why, services.clock.now_us())
-        return False
-    if isinstance(opened, str):
-        raise Superseded(f"this worker does not run the release of {name} yet")
-    _take_up(context, opened, live)
-    return True
+        return
+    found = MoveReason("withdrawn") if is_withdrawn else await releases.open_code(name, own)
+    if isinstance(found, MoveReason):
+        to = context.agent.release if is_trial else releases.live_release(name)
+        if to != own:  # else it moved already, and this worker has not heard of that yet
+            await _move(context, to, found)
+        if to == context.agent.release:
+            return
+        found = await releases.open_code(name, to)
+        if isinstance(found, MoveReason):
+            raise _not_here(name)
+    _take_up(context, found, live)
+
+
+def _not_here(name: str) -> Superseded:
+    what = f"this worker does not run the release of {name} yet"
+    return Superseded(what, wait_us=_WAIT_US)
 
 
 def _take_up(context: RunContext, code: CanaryCode, live: Agent) -> None:
-    """Go on under a former release, with no mode, memory, ceiling or ask beyond the live one's."""
+    """Go on under a former release, which may do nothing that the live one may not."""
     assert context.task is not None
-    former, readable = code.agent, {(one.bank, one.scope) for one in live.scopes}
-    context.agent = replace(
-        former,
-        requested_mode=min(former.requested_mode, live.requested_mode, key=_MODES.index),
-        scopes=tuple(one for one in former.scopes if (one.bank, one.scope) in readable),
-        rate_limits=live.rate_limits,
-        work=_narrow(former.work, live.work),
-    )
-    context.code, context.live_agent = code, live
+    context.agent, context.code, context.live_agent = code.agent, code, live
     # How long it may take is the release's to say, where its event does not.
     pinned = {"task": record_task(context.task.given)}
     task = find_task(context.agent, context.event, pinned)
     context.task.agent = context.agent
     context.task.given = context.task.given if task is None else task
-
-
-def _narrow(former: WorkPlan | None, live: WorkPlan | None) -> WorkPlan | None:
-    """Return a former release's plan without what the live one asks, and waits for, no more."""
-    if former is None or live is None:
-        return None
-    waits_for = tuple(one for one in former.waits_for if one in live.waits_for)
-    asks = tuple(one for one in former.asks if one in live.asks)
-    return replace(former, waits_for=waits_for, asks=asks)
 
 
 async def leave_release(services: Services, context: RunContext, now: int) -> bool:
@@ -97,26 +80,34 @@ async def leave_release(services: Services, context: RunContext, now: int) -> bo
     to = releases.live_release(context.agent.name)
     if to == task.release:
         return False
-    await _move(context, to, "hand_off")
+    await _move(context, to, MoveReason("hand_off"))
     return True
 
 
-def require_former(services: Services, context: RunContext) -> None:
+def require_current(services: Services, context: RunContext) -> None:
     """Raise Superseded if a task's run has to be looked at afresh: another release was made, or its
-    own was withdrawn. Raises StoreFailed.
+    own was withdrawn, on whichever worker. Raises StoreFailed.
     """
-    assert context.code is not None
-    assert services.task_releases is not None
-    services.task_releases.read_record()
-    name = context.agent.name
-    is_same = services.fleet.agents.get(name) is context.live_agent
-    if not (is_same and services.has_code(context.code)):
-        raise Superseded(f"another release of {name} was made, or one was withdrawn")
+    fleet, run, name = services.fleet, context.run, context.agent.name
+    live, code, releases = context.live_agent or context.agent, context.code, services.task_releases
+    is_same = fleet.agents.get(name) is live
+    if not (is_same or fleet.release_of(name, run.key, run.position) is live):
+        raise Superseded(f"another release of {name} runs by now")
+    is_over = False
+    if releases is not None:
+        releases.read_record()
+        is_trial = code is not None and context.live_agent is None
+        is_over = not is_trial and releases.is_withdrawn(name, context.agent.release)
+    if is_over or (code is not None and not services.has_code(code)):
+        raise Superseded(f"the release {context.agent.release[:12]} of {name} was withdrawn")
 
 
-async def _move(context: RunContext, to: str, rule: str) -> None:
+async def _move(context: RunContext, to: str, reason: MoveReason) -> None:
     task, now = context.task, context.services.clock.now_us()
     assert task is not None
-    moved = context.entry(MOVED, turn=context.run.turn, release=to, what=task.release, rule=rule)
+    body = context.body({"reason": reason.why}) if reason.why else None
+    moved = context.entry(
+        MOVED, turn=context.run.turn, release=to, what=task.release, rule=reason.rule, body=body
+    )
     await context.commit(context.build_step([moved], [], now))
     task.release = to

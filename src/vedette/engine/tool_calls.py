@@ -225,13 +225,19 @@ class Outcomes(Mapping[str, Mapping[str, Any]]):
 
 
 def label_answers(
-    rows: Iterable[ActionRow], tools: Mapping[str, Tool], row_readers: Readers, told: Readers
+    rows: Iterable[ActionRow],
+    tools: Mapping[str, Tool],
+    row_readers: Readers,
+    told: Readers,
+    last_turn: int,
 ) -> dict[str, Readers]:
     """Return who may read what a run's actions answered, by place (`outcome/0`), where not
     everybody may.
 
     `row_readers` is the label of the agent's row: a transactional tool answers with what stood
-    there; `told` that of all that its model was told, which the tool for older turns answers with.
+    there; `told` that of all that its turns up to `last_turn` were told, which the tool for older
+    turns answers with. So does a tool that is not declared any more, if a turn was told its answer:
+    what it was declared as is part of that label.
     """
     answered = [row for row in rows if row.answer is not None]
     if not answered:
@@ -242,7 +248,8 @@ def label_answers(
     asks = [told_readers(answer_data(row)) for row in answered if row.tool == ASK_TOOL]
     asked = meet_labels(*asks)
     for at, row in enumerate(answered):
-        readers = by_tool.get(row.tool, frozenset())
+        was_told = row.turn < last_turn
+        readers = by_tool.get(row.tool, told if was_told else frozenset())
         if row.tool in ranges or row.tool in (ASK_TOOL, WAIT_TOOL):
             # As the range says that was read, the event that came, or what a child had before it.
             readers = told_readers(answer_data(row))

@@ -70,8 +70,6 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundPr
     if judgement.deferred or not judgement.proposals:
         return bound
     roots, tools = context.roots(), context.agent.tools
-    if (live := context.live_agent) is not None:
-        tools = {name: tool for name, tool in tools.items() if name in live.tools}
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
             if context.task is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from vedette.domain.agent import Agent
+from vedette.domain.agent import Agent, WorkPlan
 from vedette.domain.tool import Tool
 
 _MODES = ("observe", "ask", "act")
@@ -25,25 +25,48 @@ def find_wider_requests(old: Agent, new: Agent) -> list[str]:
 
     What cannot be judged so (a tool of another target, another pattern of a trigger) is told, too.
     """
-    found: list[str] = []
-    if _MODES.index(new.requested_mode) > _MODES.index(old.requested_mode):
-        found.append(f"mode: {old.requested_mode} -> {new.requested_mode}")
+    found = find_wider_limits(old, new)
     if (old.reasoner, old.model) != (new.reasoner, new.model):
         found.append(f"reasoner: {_reasoner_text(old)} -> {_reasoner_text(new)}")
-    if new.max_turns > old.max_turns:
-        found.append(f"max_turns: {old.max_turns} -> {new.max_turns}")
-    if old.cascade != new.cascade:
-        found.append("cascade: changed")
-    found += _tool_lines(old.tools, new.tools)
     found += [f"trigger added: {one.trigger_name}"
               for one in new.subscriptions if one not in old.subscriptions]  # fmt: skip
     found += [f"schedule added: {one.name}" for one in new.schedules if one not in old.schedules]
+    return found
+
+
+def find_wider_limits(old: Agent, new: Agent) -> list[str]:
+    """Return what `new` lets a run do beyond `old`, a line each: its tools, memory and bounds.
+
+    What wakes it, and who reasons in it, are no bounds of a run.
+    """
+    found: list[str] = []
+    if _MODES.index(new.requested_mode) > _MODES.index(old.requested_mode):
+        found.append(f"mode: {old.requested_mode} -> {new.requested_mode}")
+    if new.max_turns > old.max_turns:
+        found.append(f"max_turns: {old.max_turns} -> {new.max_turns}")
+    found += [f"{name}: changed" for name in ("cascade", "confidence")
+              if getattr(old, name) != getattr(new, name)]  # fmt: skip
+    found += _tool_lines(old.tools, new.tools)
     known = {(scope.bank, scope.scope) for scope in old.scopes}
     found += [f"memory added: {scope.bank}/{scope.scope}"
               for scope in new.scopes if (scope.bank, scope.scope) not in known]  # fmt: skip
     for table in ("budget", "rate_limits", "limits"):
         found += _raised_lines(table, asdict(getattr(old, table)), asdict(getattr(new, table)))
+    if old.work is not None and new.work is not None:
+        found += _work_lines(old.work, new.work)
     return found
+
+
+def _work_lines(old: WorkPlan, new: WorkPlan) -> Iterator[str]:
+    for name in ("waits_for", "asks"):
+        for added in sorted(set(getattr(new, name)) - set(getattr(old, name))):
+            yield f"work.{name} added: {added}"
+    for name in ("max_turns", "no_progress", "deadline_us"):
+        before, after = getattr(old, name), getattr(new, name)
+        if after > before:
+            yield f"work.{name}: {before} -> {after}"
+    if new.proposes_conditions and not old.proposes_conditions:
+        yield "work.done: it may propose some of its own"
 
 
 def _reasoner_text(agent: Agent) -> str:

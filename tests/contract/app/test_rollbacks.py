@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from tests.faults.scenario import BANK_YAML
 
+from vedette.app.releases import Releases
 from vedette.config.agent_folder import release_digest
-from vedette.domain.base.errors import BadCommand, Forbidden
+from vedette.domain.base.errors import BadCommand, Forbidden, Unavailable
 from vedette.interfaces.cli.agent_releases import diff
 from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.operations.curation import Curation
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -78,34 +80,93 @@ async def running(folder: Path) -> AsyncIterator[Fleet]:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_memory_returns_where_it_is_told_to_and_others_do_not_read_it(
+async def test_what_was_learned_is_retired_where_it_is_told_to_and_others_do_not_read_it(
     tmp_path: Path, asked: bool
 ) -> None:
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
         kept = await made.remember(OWN, "kept from before")
-        gone = await made.remember(OWN, "retired since")
+        poison = await made.remember(OWN, "always pay")
         await made.release("newer")
-        await made.give("memory_off", id=gone)
+        await made.give("memory_off", id=poison)
         learned = await made.remember(OWN, "learned since")
         shared = await made.remember(SHARED, "learned by both")
         passing = await made.remember(OWN, "came and went")
         await made.give("memory_off", id=passing)
         done = await made.roll_back(memory=asked)
         assert made.fleet.app.services.fleet.agent("worker").release == old
-        assert done["in_force"]["memories"] == sorted([gone, learned])
+        assert done["in_force"]["memories"] == [learned]
+        assert done["in_force"]["retired_memories"] == {poison: made.fleet.order().reason}
         assert done["in_force"]["shared_memories"] == [shared]
-        back = {gone: "active", learned: "off"}
-        stands = {kept: "active", shared: "active", passing: "off"}
+        # What a person took back stays so, whatever the release then knew.
+        stands = {kept: "active", shared: "active", passing: "off", poison: "off"}
         if not asked:
             assert done["memory"] is None
-            assert made.states() == {**stands, gone: "off", learned: "active"}
+            assert made.states() == {**stands, learned: "active"}
             return
-        assert {one["memory"]: one["state"] for one in done["memory"]} == back
-        assert made.states() == {**stands, **back}
-        assert made.taught() == {"kept from before", "retired since", "learned by both"}
-        moved = made.fleet.entries("memory.retired", "memory.restored")[-2:]
-        assert {one["actor"] for one in moved} == {"person:tester"}
+        assert [(one["memory"], one["state"]) for one in done["memory"]] == [(learned, "off")]
+        assert made.states() == {**stands, learned: "off"}
+        assert made.taught() == {"kept from before", "learned by both"}
+        (moved,) = made.fleet.entries("memory.retired")[-1:]
+        assert moved["actor"] == "person:tester"
+
+
+@pytest.mark.parametrize("id", ["one", None])
+@pytest.mark.parametrize("fails", ["memory", "release"])
+async def test_an_order_that_broke_off_is_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, id: str | None
+) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        bad = await made.release("newer")
+        learned = await made.remember(OWN, "learned since")
+        order = replace(made.fleet.order(), command_id=id)
+        args = {"agent": "worker", "memory": True}
+
+        async def fail(*_: Any, **__: Any) -> None:
+            raise Unavailable("the store is away")
+
+        what: tuple[Any, str] = (Curation, "move_memories")
+        if fails == "release":
+            what = (Releases, "make_release")
+        monkeypatch.setattr(*what, fail)
+        with pytest.raises(Unavailable, match="away"):
+            await dispatch(made.fleet.app.commands, "agent_rollback", order, args)
+        monkeypatch.undo()
+        agents = made.fleet.app.services.fleet
+        assert agents.agent("worker").release == bad
+        assert made.states() == {learned: "active" if fails == "memory" else "off"}
+        await dispatch(made.fleet.app.commands, "agent_rollback", order, args)
+        assert (agents.agent("worker").release, made.states()) == (old, {learned: "off"})
+        with pytest.raises(BadCommand, match=r"no release before|carried out"):
+            await dispatch(made.fleet.app.commands, "agent_rollback", order, args)
+        assert agents.agent("worker").release == old, "given once more it goes to no bad release"
+
+
+async def test_the_number_of_memories_is_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as made:
+        bad = await made.release("newer")
+        learned = [await made.remember(OWN, f"learned {n}") for n in range(2)]
+        monkeypatch.setattr("vedette.app.rollbacks.MOST_AT_ONCE", 1)
+        with pytest.raises(BadCommand, match="2 memories at once"):
+            await made.roll_back(memory=True)
+        assert made.fleet.app.services.fleet.agent("worker").release == bad
+        assert made.states() == dict.fromkeys(learned, "active")
+
+
+async def test_a_rollback_goes_back_only(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        first = release_digest(made.agent)
+        second = await made.release("second")
+        third = await made.release("third")
+        assert (await made.roll_back())["release"] == second
+        assert (await made.roll_back())["release"] == first
+        with pytest.raises(BadCommand, match="no release before"):
+            await made.roll_back()
+        assert (await made.roll_back(to=third[:8]))["release"] == third
+        assert (await made.roll_back())["release"] == first
 
 
 async def test_who_may_not_order_memory_rolls_back_nothing(tmp_path: Path) -> None:

@@ -11,18 +11,25 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.faults.scenario import BANK_YAML
 from tests.pg import server
 from tests.task_fleet import Greeter, asks_hand_off, fenced, task_fleet
 
 import vedette.engine.task_release as engine
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.app.backup import back_up
+from vedette.app.canary_code import OpenedCode
+from vedette.app.judge_releases import rejudge_store
 from vedette.app.release_archive import pack_files
 from vedette.config.agent_folder import release_digest
 from vedette.config.deployment import Deployment, GatewayPlan
 from vedette.config.settings import StorePlan
+from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call
-from vedette.domain.run import Run
+from vedette.domain.run import Run, Superseded
+from vedette.engine.kill_switch import count_error
+from vedette.engine.services import CanaryCode, MoveReason
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.tasks import show_task
 from vedette.testing.harness import FleetHarness
@@ -248,19 +255,6 @@ async def test_a_release_that_cannot_be_kept_beside_is_left_at_once(
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
 
 
-async def test_its_ceilings_are_the_live_ones(tmp_path: Path) -> None:
-    async with running(tmp_path) as made:
-        old = release_digest(made.agent)
-        run = await made.start()
-        path = made.agent / "agent.yaml"
-        path.write_text(path.read_text() + "ceilings: {effects_per_minute: 1}\n")
-        await made.give("agent_release", agent="worker")
-        await made.answer(run)
-        assert made.turns(run)[:2] == [("old", old)] * 2
-        (stop,) = made.fleet.entries("stop.set")
-        assert stop["what"] == "agent:worker"
-
-
 async def test_all_tasks_of_an_agent_are_moved_by_one_order(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
@@ -314,7 +308,7 @@ async def test_a_task_under_way_leaves_a_release_that_is_withdrawn(tmp_path: Pat
 
         former = made.fleet.app.former_releases
         code = await former.open_code("worker", old)
-        assert not isinstance(code, str)
+        assert isinstance(code, CanaryCode)
         executor, perform = code.tool_executor, code.tool_executor.perform
         executor.perform = hold
         (row,) = made.fleet.app.store.runs.actions(run)
@@ -348,19 +342,65 @@ async def test_a_task_of_a_canary_that_is_over_is_the_releases(tmp_path: Path) -
 # --- what is never old ------------------------------------------------------------------------
 
 
+# What the release that runs allows less, as agent.yaml says it before and after.
+WIRE = "settles: idempotent, function: act, target: world, attempts: 3,"
+TIGHTER = {
+    "mode": ("mode: act", "mode: ask"),
+    "impact": (f"sinks: [/to], {WIRE}", f"sinks: [/to], high_impact: true, {WIRE}"),
+    "sink": (f"sinks: [/to], {WIRE}", f"sinks: [/to, /text], {WIRE}"),
+    "readers": (WIRE, f"permitted_readers: [alice], {WIRE}"),
+    "charter": ("desk: desk@example.org", "desk: other@example.org"),
+    "actions": ("actions_per_run: 16", "actions_per_run: 2"),
+    "ceiling": ("mode: act", "mode: act\nceilings: {effects_per_minute: 1}"),
+    "turns": ("max_turns: 20", "max_turns: 3"),
+}
+
+
+@pytest.mark.parametrize("case", TIGHTER)
+async def test_a_task_leaves_a_release_that_allows_more_than_the_live_one(
+    tmp_path: Path, case: str
+) -> None:
+    wide, tight = TIGHTER[case]
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        path = made.agent / "agent.yaml"
+        text = path.read_text()
+        assert wide in text
+        path.write_text(text.replace(wide, tight))
+        new = (await made.give("agent_release", agent="worker"))["release"]
+        await made.answer(run)
+        assert made.moves(run) == [(old, new, "limits")]
+        assert [release for _, release in made.turns(run)][:2] == [old, new]
+
+
+async def test_a_release_whose_code_is_open_is_compared_with_each_that_runs(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former = made.fleet.app.former_releases
+        assert isinstance(await former.open_code("worker", old), CanaryCode)
+        path = made.agent / "agent.yaml"
+        path.write_text(path.read_text().replace("actions_per_run: 16", "actions_per_run: 8"))
+        new = (await made.give("agent_release", agent="worker"))["release"]
+        await made.answer(run)
+        assert made.moves(run) == [(old, new, "limits")]
+        await former.close_idle()
+
+
 async def test_a_tool_that_the_fleet_does_not_declare_any_more_is_not_used(tmp_path: Path) -> None:
     async with running(tmp_path) as made:
         old = release_digest(made.agent)
         run, waits = await made.start(), await made.start()
         made.write("new", tool="slow.send")
         made.drop_tool("wire.send")
-        await made.give("agent_release", agent="worker")
+        new = (await made.give("agent_release", agent="worker"))["release"]
         await made.answer(run)
-        assert made.turns(run)[1] == ("old", old)
-        (refused,) = (e for e in made.fleet.entries("action.refused") if e["run"] == run)
-        assert "wire.send" in made.fleet.body(refused["seq"])["why"]
+        assert made.moves(run) == [(old, new, "limits")]
+        assert made.turns(run)[1] == ("new", new)
         assert made.world.effects("wire.send") == 0
-        assert {r.tool for r in made.fleet.app.store.runs.actions(run)} == {"big.send"}
         # What was to be asked about is denied, be it approved.
         made.drop_tool("big.send")
         (made.agent / "done.yaml").unlink()
@@ -372,16 +412,56 @@ async def test_a_tool_that_the_fleet_does_not_declare_any_more_is_not_used(tmp_p
         assert (row.decided, row.rule) == ("deny", "engine.changed")
 
 
-async def test_its_mode_is_never_wider_than_the_live_ones(tmp_path: Path) -> None:
-    async with running(tmp_path) as made:
-        run = await made.start()
-        path = made.agent / "agent.yaml"
-        text = path.read_text()
-        assert "mode: act" in text
-        path.write_text(text.replace("mode: act", "mode: observe"))
-        await made.give("agent_release", agent="worker")
+LESSONS_PY = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal, Ref
+
+
+class Judge(Base):
+    \"\"\"Sends all that it was taught.\"\"\"
+
+    def judge(self, seen, briefing):
+        return self.judge_outcomes(briefing)
+
+    def judge_outcomes(self, briefing):
+        text = "|".join(one.text for one in self.lessons)
+        send = Proposal("wire.send" if briefing.turn > 1 else "big.send",
+                        {"to": Ref("/charter/desk"), "text": text})
+        return Judgement("sends", 1.0, (send,), final=False)
+"""
+
+
+@pytest.mark.parametrize("case", ["added", "dropped"])
+async def test_a_task_leaves_a_release_that_reads_other_memory(tmp_path: Path, case: str) -> None:
+    """Else its judge were taught what its runs are not labelled with, or no record tells of."""
+    world = World()
+    fleet = toy_fleet(tmp_path, world, work="{max_turns: 3, no_progress: 9}", done=DONE)
+    made = Fleet(fleet, world)
+    (made.agent / "judge.py").write_text(LESSONS_PY)
+    (fleet.content / "memory" / "own").mkdir()
+    bank = BANK_YAML.replace("bank: notes", "bank: own")
+    permitted = ", permitted_readers: [alice]" if case == "added" else ""
+    bank = bank.replace("readers: [worker, other]", f"readers: [worker]{permitted}")
+    (fleet.content / "memory" / "own" / "bank.yaml").write_text(bank)
+    grants = fleet.policies / "grants/data.yaml"
+    grants.write_text(grants.read_text().replace("worker:\n", "worker:\n  memory: [own/all]\n", 1))
+    path = made.agent / "agent.yaml"
+    plain = path.read_text()
+    reads = plain + "memory: [{bank: own, scope: all}]\n"
+    before, after = (plain, reads) if case == "added" else (reads, plain)
+    path.write_text(before)
+    async with fleet:
+        old = release_digest(made.agent)
+        given = await made.give("work_start", agent="worker", goal="letters")
+        await fleet.wait_until_idle()
+        run = given["run"]
+        told = await made.give("memory_propose", into="own/all", text="SECRET")
+        await made.give("memory_approve", id=f"own/{told['candidate']}")
+        path.write_text(after)
+        new = (await made.give("agent_release", agent="worker"))["release"]
         await made.answer(run)
-        assert made.world.calls == []
+        assert made.moves(run) == [(old, new, "limits")]
+        assert not any("SECRET" in str(call.args) for call in world.calls)
 
 
 async def test_policy_is_the_live_one(tmp_path: Path) -> None:
@@ -415,6 +495,66 @@ async def test_a_judge_of_one_turn_is_no_release_of_an_agent_that_takes_tasks(
         assert error.value.where == "worker/judge.py"
         assert made.fleet.app.services.fleet.agent("worker").release == old
         assert made.fleet.entries("agent.released", "canary.started") == []
+
+
+LOOK_PY = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal, Ref
+
+WORD = "{word}"
+
+
+class Judge(Base):
+    \"\"\"Looks up a value first, then asks a person, then sends.\"\"\"
+
+    def judge(self, seen, briefing):
+        look = Proposal("book.look", {{"name": "known"}})
+        return Judgement(WORD, 1.0, (look,), final=False)
+
+    def judge_outcomes(self, briefing):
+        tool = "big.send" if briefing.turn == 2 else "wire.send"
+        args = {{"to": Ref("/charter/desk"), "text": f"{{WORD}} {{briefing.turn}}"}}
+        return Judgement(WORD, 1.0, (Proposal(tool, args),), final=False)
+"""
+
+
+async def test_a_task_whose_tool_was_dropped_sends_what_it_may(tmp_path: Path) -> None:
+    """Who may read what that answered is on record with the turn that was told it."""
+    async with running(tmp_path) as made:
+        judge = made.agent / "judge.py"
+        judge.write_text(LOOK_PY.format(word="old"))
+        await made.give("agent_release", agent="worker")
+        run = await made.start()
+        judge.write_text(LOOK_PY.format(word="new"))
+        made.drop_tool("book.look")
+        await made.give("agent_release", agent="worker")
+        await made.answer(run)
+        (_, _, rule) = made.moves(run)[0]
+        rows = made.fleet.app.store.runs.actions(run)
+        sent = [(row.tool, row.effect) for row in rows if row.turn == 3]
+        assert (rule, sent) == ("limits", [("wire.send", "done")])
+
+
+async def test_errors_of_a_former_release_are_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        path = made.agent / "agent.yaml"
+        path.write_text(path.read_text() + "ceilings: {errors_per_hour: 1}\n")
+        old = (await made.give("agent_release", agent="worker"))["release"]
+        run = await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        services, former = made.fleet.app.services, made.fleet.app.former_releases
+        assert isinstance(await former.open_code("worker", old), CanaryCode)
+        for _ in range(2):
+            await count_error(services, made.run(run))
+        assert not services.stops.is_agent_stopped("worker")
+        found = await former.open_code("worker", old)
+        assert isinstance(found, MoveReason)
+        assert (found.rule, "errors" in found.why) == ("ceiling", True)
+        other = await made.start()
+        for _ in range(2):
+            await count_error(services, made.run(other))
+        assert services.stops.is_agent_stopped("worker")
 
 
 # --- where its files are ----------------------------------------------------------------------
@@ -451,7 +591,7 @@ async def test_a_backup_has_the_releases_that_tasks_run_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kept", ["bm90aGluZw==", pack_files({"judge.py": b"import os"})])
-async def test_a_release_that_is_nowhere_has_its_tasks_wait_for_a_person(
+async def test_the_tasks_of_a_release_that_is_nowhere_move_and_say_why(
     tmp_path: Path, kept: str
 ) -> None:
     async with running(tmp_path) as made:
@@ -463,12 +603,131 @@ async def test_a_release_that_is_nowhere_has_its_tasks_wait_for_a_person(
         await made.fleet.app.store.commands.set_meta(f"release/worker/{old}", kept)
         await made.answer(run)
         assert {path.name for path in (tmp_path / "state/releases").iterdir()} == {new}
-        assert made.run(run).waits == "person"
-        (stalled,) = made.fleet.entries("task.stalled")
-        assert old[:12] in made.fleet.body(stalled["seq"])["why"]
-        await made.give("work_move", run=run)
-        await made.fleet.wait_until_idle()
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
+        assert made.moves(run) == [(old, new, "lost")]
+        store = made.fleet.app.store
+        (said,) = show_task(store, made.fleet.app.services.fleet.agents, run)["said"]
+        assert said["why"].startswith(f"lost: {old[:12]} -> {new[:12]} (the files of release")
+
+
+@pytest.mark.parametrize("fault", [OSError(11, "away"), TimeoutError(), WorkerLost("ended")])
+async def test_a_fault_that_passes_is_waited_for(tmp_path: Path, fault: Exception) -> None:
+    """No task moves, stalls or dies of it, and its release is not tried again at once."""
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        runs = [await made.start(), await made.start()]
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former, tries = made.fleet.app.former_releases, 0
+        open_release = former.open_release
+
+        async def fail(agent: Agent) -> OpenedCode:
+            nonlocal tries
+            tries += 1
+            raise fault
+
+        former.open_release = fail
+        for run in runs:
+            (row,) = made.fleet.app.store.runs.actions(run)
+            await made.fleet.approve(row)
+        await wait_until(lambda: tries == 1, 30)
+        await asyncio.sleep(0.1)
+        assert tries == 1
+        former.open_release = open_release
+        await wait_until(lambda: all(len(made.turns(run)) == 3 for run in runs), 30)
+        for run in runs:
+            assert made.turns(run) == [("old", old)] * 3
+            assert made.moves(run) == []
+        assert made.fleet.entries("task.stalled", "run.dead") == []
+
+
+async def test_what_does_not_open_for_long_is_lost(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former = made.fleet.app.former_releases
+
+        async def fail(agent: Agent) -> OpenedCode:
+            raise WorkerLost("out of memory")
+
+        former.open_release = fail
+        waits = []
+        for _ in range(9):
+            with pytest.raises(Superseded) as error:
+                await former.open_code("worker", old)
+            waits.append(error.value.wait_us)
+            former._faults = {key: replace(one, until_us=0) for key, one in former._faults.items()}
+        assert 0 < waits[0] < waits[3] < waits[5] <= 60_000_000
+        found = await former.open_code("worker", old)
+        assert found == MoveReason("lost", "WorkerLost: out of memory")
+
+
+async def test_so_many_releases_are_open_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        former, made_here = made.fleet.app.former_releases, []
+        for n in range(5):
+            await made.start()
+            made_here.append(release_digest(made.agent))
+            made.write(f"word {n}")
+            await made.give("agent_release", agent="worker")
+        for old in made_here[:4]:
+            await former.open_code("worker", old)
+        now_us = made.fleet.app.services.clock.monotonic_us()
+        former._used_us = dict.fromkeys(former._used_us, now_us + 60_000_000)
+        with pytest.raises(Superseded, match="use 4 releases"):
+            await former.open_code("worker", made_here[4])
+        former._used_us["worker", made_here[1]] = now_us - 2_000_000
+        await former.open_code("worker", made_here[4])
+        assert {old for _, old in former._opened} == {*made_here} - {made_here[1]}
+
+
+async def test_what_is_handed_out_is_not_closed(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        former = made.fleet.app.former_releases
+        code = await former.open_code("worker", old)
+        former._used_us["worker", old] -= 61_000_000
+        async with former._locks["worker", old]:
+            taking = asyncio.create_task(former.open_code("worker", old))
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(former.close_idle())
+            await asyncio.sleep(0)
+        await closing
+        assert await taking is code
+        assert former._opened
+
+
+async def test_what_a_former_release_judged_is_judged_again_from_the_store(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        run = await made.start()
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        await made.answer(run)
+        settings, store = made.fleet.app.settings, made.fleet.app.store
+        shutil.rmtree(tmp_path / "state" / "releases" / old)
+        report = await asyncio.to_thread(
+            rejudge_store, settings, store, made.fleet.app.services.clock
+        )
+        assert (report.judgements, report.equal, dict(report.unrecomputable)) == (3, 3, {})
+
+
+async def test_a_rollback_finds_its_files_in_the_store(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        old = release_digest(made.agent)
+        made.write("new")
+        await made.give("agent_release", agent="worker")
+        shutil.rmtree(tmp_path / "state" / "releases" / old)
+        done = await made.give("agent_rollback", agent="worker")
+        assert done["release"] == old
+        shutil.rmtree(tmp_path / "state" / "releases" / old)
+        await made.fleet.restart()
+        assert made.turns(await made.start()) == [("old", old)]
 
 
 async def test_an_agent_without_tasks_is_not_kept_in_the_store(tmp_path: Path) -> None:
@@ -542,6 +801,49 @@ async def test_a_worker_that_has_not_heard_of_a_release_moves_no_task_back(
         await wait_until(lambda: len(made.turns(run)) == 3, 30)
         assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
         assert made.moves(run) == [(old, new, rule)]
+
+
+async def test_withdrawn_code_begins_nothing_at_a_worker_that_has_not_heard(tmp_path: Path) -> None:
+    """It was in a call as another worker withdrew its release; a new task waits until it heard."""
+    url = tmp_path / "url"
+    url.write_text(server(fsync=False).fresh())
+    plan = StorePlan("postgresql", url_file=str(url))
+    async with running(tmp_path / "one", plan=plan) as made:
+        one, old = made.fleet, release_digest(made.agent)
+        run = await made.start()
+        (tmp_path / "other" / "state").mkdir(parents=True)
+        shutil.copy(one.folder / "state/ledger.key", tmp_path / "other/state/ledger.key")
+        gate, begun = asyncio.Event(), asyncio.Event()
+        executor: Any = one.app.services.tool_executor
+        perform = executor.perform
+
+        async def hold(*args: Any) -> Any:
+            begun.set()
+            await gate.wait()
+            return await perform(*args)
+
+        executor.perform = hold
+        (row,) = one.app.store.runs.actions(run)
+        await one.approve(row)
+        await begun.wait()
+        fleet = FleetHarness(
+            tmp_path / "other", content=one.content, policies=one.policies, targets=one.targets,
+            store=plan,
+        )  # fmt: skip
+        async with fleet:
+            other = Fleet(fleet, made.world)
+            new = other.write("new")
+            await other.give("agent_release", agent="worker", move_tasks=True)
+        gate.set()
+        await wait_until(lambda: len(made.turns(run)) == 3, 30)
+        assert made.turns(run) == [("old", old), ("new", new), ("new", new)]
+        assert made.world.texts() == ["old 1", "new 2"]
+        assert one.app.services.fleet.agent("worker").release == old
+        given = await made.give("work_start", agent="worker", goal="two letters")
+        await asyncio.sleep(0.2)
+        assert made.turns(given["run"]) == []
+        await one.app.releases.follow(lambda said: None)
+        await wait_until(lambda: made.turns(given["run"]) == [("new", new)], 30)
 
 
 # --- a model's task ---------------------------------------------------------------------------

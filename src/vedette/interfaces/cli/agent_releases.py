@@ -137,7 +137,7 @@ def diff(name: str, old: str, new: str) -> int:
 @click.argument("name")
 @click.option("--to", metavar="RELEASE", help="Which; without it the one before.")
 @click.option("--policy", is_flag=True, help="Publish again what policy was in force with it.")
-@click.option("--memory", is_flag=True, help="Return the memories that it alone reads, too.")
+@click.option("--memory", is_flag=True, help="Retire what it alone has learned since.")
 @click.option("--move-tasks", is_flag=True, help="Have all of its tasks go on under it at once.")
 @click.option("--yes", is_flag=True, help="With --policy: loosen without asking.")
 def rollback(
@@ -148,9 +148,10 @@ def rollback(
 
     It goes the way of `agent release`. The folder waits from then on: no start releases what it
     holds before `agent release` does. With --policy the policy that was last in force with it is
-    published first; where that is refused nothing changes. With --memory what was promoted, retired
-    or restored since is returned, in banks that no other agent reads. Tasks on a release that was
-    made since go on under this one at once.
+    published first; where that is refused nothing changes. With --memory what was promoted or
+    restored since is retired, in banks that no other agent reads; what a person retired since stays
+    off, and is named with the reason. Tasks on a release that was made since go on under this one
+    at once.
     """
     settings = current_settings()
     args = {"agent": name, "to": to, "policy": policy or None, "memory": memory or None,
@@ -177,11 +178,12 @@ def rollback(
 
 def _memory_lines(done: Mapping[str, Any]) -> list[str]:
     in_force, moved = done["in_force"], done["memory"]
-    lines = []
     if moved is not None:
         lines = [f"  {one['memory']}: {one['state']}, as it was then" for one in moved]
     else:
-        lines = [f"  {one}: stays; --memory returns it" for one in in_force["memories"]]
+        lines = [f"  {one}: stays; --memory retires it" for one in in_force["memories"]]
+    for one, why in in_force["retired_memories"].items():
+        lines.append(f"  {one}: stays off ({why or 'erased'}); `vedette memory on` restores it")
     return [*lines, *(f"  {one}: stays, others read it" for one in in_force["shared_memories"])]
 
 

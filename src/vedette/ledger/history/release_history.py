@@ -137,19 +137,34 @@ def find_release(periods: list[ReleasePeriod], prefix: str) -> ReleasePeriod:
 
 
 def find_former_release(periods: list[ReleasePeriod], name: str, to: str | None) -> ReleasePeriod:
-    """Return the period of a release of an agent to go back to: the one before, or `to`'s last.
+    """Return the last period of a release of an agent to go back to: `to`, or else the one before.
 
-    Raises BadCommand if there is none, or it is the present one.
+    What was taken back is not before it: so the same order again goes no way forward. Raises
+    BadCommand if there is none, or it is the present one.
     """
     if to is None:
-        found = next((p for p in periods if p.release != periods[0].release), None)
+        standing = _standing_releases(periods)
+        found = next((p for p in periods if p.release in standing[-2:-1]), None)
         if found is None:
-            raise BadCommand(f"{name} had no release before this one")
+            mend = "name one that was taken back with --to, or mend the folder and release it"
+            raise BadCommand(f"{name} had no release before this one", mend=mend)
         return found
     target = find_release(periods, to)
     if target.release == periods[0].release:
         raise BadCommand(f"{name} runs release {target.release[:12]} already")
     return target
+
+
+def _standing_releases(periods: list[ReleasePeriod]) -> list[str]:
+    """Return the releases in order, oldest first, without those that a rollback took back."""
+    standing: list[str] = []
+    for period in reversed(periods):
+        if period.how == "rollback" and period.release in standing:
+            while standing[-1] != period.release:
+                standing.pop()
+        else:
+            standing.append(period.release)
+    return standing
 
 
 def find_end(periods: list[ReleasePeriod], period: ReleasePeriod) -> int | None:

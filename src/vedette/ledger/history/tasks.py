@@ -178,8 +178,9 @@ def _words(record: StoreReader, run: Run) -> list[dict[str, Any]]:
     words = []
     for _, raw, data in record.ledger.run_entries(run.id, STANDING_KINDS):
         entry, body = orjson.loads(raw), {} if data is None else orjson.loads(data)
-        if entry["kind"] == MOVED and data is None:
-            body = {"reason": f"{entry['rule']}: {entry['what'][:12]} -> {entry['release'][:12]}"}
+        if entry["kind"] == MOVED and "actor" not in entry:
+            told = f"{entry['rule']}: {entry['what'][:12]} -> {entry['release'][:12]}"
+            body = {"reason": f"{told} ({body['reason']})" if body else told}
         said = _said(entry["kind"], body)
         words.append(
             {
