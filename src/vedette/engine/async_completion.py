@@ -68,12 +68,16 @@ async def settle_awaited(services: Services, context: RunContext) -> bool:
     """Record the outcomes of a run's awaited actions that are there by now; say whether any was.
 
     To be asked before a run is left to wait, until it says no: what came while something else of it
-    was recorded was taken in with that, and wakes nobody any more.
+    was recorded was taken in with that, and wakes nobody any more. Until all was looked for, each
+    step leaves the run due, so that it is looked for though this process ends.
     """
     before = context.run.steps
     for row in [row for row in context.actions if row.is_awaited]:
         await settle_action(services, context, row)
-    return context.run.steps != before
+    is_moved = context.run.steps != before
+    if context.task is not None:
+        context.task.may_have_come = is_moved and context.task.is_unread(context.actions)
+    return is_moved
 
 
 async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:

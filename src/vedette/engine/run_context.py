@@ -41,7 +41,7 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.domain.work_tools import ENGINE_TOOLS
+from vedette.domain.work_tools import ENGINE_TOOLS, waits_first
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads, open_reads
 from vedette.engine.model_calls import ModelCall
@@ -77,8 +77,7 @@ class RunContext(Struct):
     its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
     was accepted (0: not read). `is_deferred` says that its judge left it to its model, in its first
     turn. `code` runs another release than the fleet's, whose agent is `live_agent` then. A task has
-    its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its asks
-    lately had no room for.
+    its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what asks lack.
     """
 
     services: Services
@@ -192,7 +191,8 @@ class RunContext(Struct):
 
     def next_effect(self, now_us: int) -> ActionRow | None:
         """Return the first action whose effect may be tried now."""
-        return next((row for row in self.actions if row.may_try(now_us)), None)
+        rows = self.actions if self.task is None else waits_first(self.actions)
+        return next((row for row in rows if row.may_try(now_us)), None)
 
     def _is_decidable(self, row: ActionRow, now_us: int) -> bool:
         if row.is_final or row.effect in ("intended", "started"):
@@ -218,12 +218,12 @@ class RunContext(Struct):
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
     ) -> dict[str, Any]:
-        """Return where the run stands, given its actions, as fields of a `Step`: its state, when it
-        is to be woken (0: by no clock), what it waits for.
-        """
+        """Return where the run stands: a `Step`'s state, wake_us (0: by no clock) and waits."""
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
             return _standing("done" if self._is_ended(rows, final) else "ready")
+        if self.task is not None and self.task.is_unread(open_rows):
+            return _standing("ready")
         if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
             return _standing("ready")
         found = [row.waits for row in open_rows if row.waits]
@@ -592,7 +592,7 @@ class RunContext(Struct):
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.read_words(self.services.store)
+            self.task.read_words(self.services.store, actions)
         self.run, self.actions = fresh, actions
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.engine.test_tasks import Answer, Scripted, finish, says, send
+from tests.contract.engine.test_waits import HeldWorld
 
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
@@ -25,12 +26,17 @@ GOAL = "Answer what is asked in this thread."
 
 
 def session_fleet(
-    folder: Path, answer: Answer, *, kind: str = "judge", **more: Any
+    folder: Path,
+    answer: Answer,
+    *,
+    kind: str = "judge",
+    world: World | None = None,
+    work: str = "{max_turns: 200, no_progress: 20}",
+    **more: Any,
 ) -> tuple[FleetHarness, Scripted]:
     scripted = Scripted(answer)
-    work = "{max_turns: 200, no_progress: 20}"
     fleet = toy_fleet(
-        folder, World(), reasoner=kind, reasoners={kind: scripted}, work=work, done=DONE,
+        folder, world or World(), reasoner=kind, reasoners={kind: scripted}, work=work, done=DONE,
         clock=ManualClock(), model_calls=10_000, **more,
     )  # fmt: skip
     file = fleet.content / "agents/worker/agent.yaml"
@@ -63,6 +69,28 @@ def patient(briefing: Briefing) -> Any:
 def run_of(fleet: FleetHarness, event: Event) -> Run:
     (run,) = fleet.runs(event)
     return run
+
+
+async def test_what_joins_while_the_run_calls_ends_its_wait(tmp_path: Path) -> None:
+    world = HeldWorld()
+
+    def answer(briefing: Briefing) -> Any:
+        if briefing.turn == 1:
+            return says(Proposal("task.wait", {"for_s": 86_400}), send("question"))
+        return says(send("answer")) if briefing.turn == 2 else says(finish())
+
+    fleet, scripted = session_fleet(tmp_path, answer, world=world)
+    async with fleet:
+        await fleet.send(ask("a"))
+        assert await asyncio.to_thread(world.called.wait, 10)
+        await fleet.send(ask("b"))
+        async with asyncio.timeout(10):
+            while not fleet.entries("event.joined"):
+                await asyncio.sleep(0.01)
+        world.let_go.set()
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "done"
+        assert [one["id"] for one in scripted.briefings[1].task["session"]] == ["b"]
 
 
 @pytest.mark.parametrize("kind", ["judge", "adk"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,38 @@ async def test_it_wakes_at_its_time(tmp_path: Path) -> None:
         assert run_of(fleet, run).state == "done"
         assert told(scripted)["data"] == {"woke": "time"}
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+class HeldWorld(World):
+    """A world whose first call lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.called, self.let_go = threading.Event(), threading.Event()
+        super().__init__(answer=self._hold)
+
+    def _hold(self, call: Any) -> None:
+        self.called.set()
+        assert self.let_go.wait(10)
+
+
+@pytest.mark.parametrize("first", ["wait", "call"])
+async def test_an_event_that_comes_while_the_turn_calls_is_not_missed(
+    tmp_path: Path, first: str
+) -> None:
+    world = HeldWorld()
+    both = [wait(event="reply", for_s=10 * 86_400), send("question")]
+    if first == "call":
+        both.reverse()
+    fleet, scripted = waiting_fleet(tmp_path, ManualClock(), once(*both), world=world)
+    async with fleet:
+        run = await start(fleet)
+        assert await asyncio.to_thread(world.called.wait, 10)
+        await fleet.send(reply("soon"))
+        world.let_go.set()
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert told(scripted)["data"]["woke"] == "event"
+        assert waits_kept(fleet) == 0
 
 
 async def test_it_wakes_by_the_first_event_that_matches(tmp_path: Path) -> None:
