@@ -63,11 +63,13 @@ def find_place_fault(place: str) -> str | None:
 
 
 def digest_at(event: Event, places: Sequence[str]) -> str | None:
-    """Return the digest of an event's values at places; None if it has not all of them."""
+    """Return the digest of an event's values at places; None if it has not all of them, or one that
+    no wait can name: it has no canonical form.
+    """
     root = event.root()
     try:
         return _digest([resolve_path(root, split_pointer(at)) for at in places])
-    except BadProposal:
+    except (BadProposal, ValueError):
         return None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.contract.engine.test_tasks import Answer, Scripted, finish, says, send
 from tests.contract.engine.test_waits import HeldWorld
+from tests.workers import until
 
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
@@ -84,9 +85,7 @@ async def test_what_joins_while_the_run_calls_ends_its_wait(tmp_path: Path) -> N
         await fleet.send(ask("a"))
         assert await asyncio.to_thread(world.called.wait, 10)
         await fleet.send(ask("b"))
-        async with asyncio.timeout(10):
-            while not fleet.entries("event.joined"):
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(fleet.entries("event.joined")))
         world.let_go.set()
         await fleet.wait_until_idle()
         assert run_of(fleet, ask("a")).state == "done"
@@ -227,3 +226,13 @@ async def test_a_session_is_begun_once_however_fast_its_events_come(tmp_path: Pa
         await fleet.wait_until_idle()
         assert len({one.run for one in scripted.briefings}) == 1
         assert len(fleet.entries("event.joined")) == len(events) - 1
+
+
+async def test_an_event_whose_session_is_no_text_is_refused_alone(tmp_path: Path) -> None:
+    fleet, _ = session_fleet(tmp_path, patient)
+    async with fleet:
+        receipts = await fleet.send(ask("odd", {"\u00fc": 1}), ask("listed", [1]), ask("a"))
+        assert [one.status for one in receipts] == ["refused", "refused", "accepted"]
+        assert "/data/thread names a session of worker" in str(receipts[0].error)
+        refused = [entry["event"] for entry in fleet.entries("event.refused")]
+        assert refused == [ask("odd").key, ask("listed").key]
