@@ -57,4 +57,6 @@ class JoinedEvents(Struct):
     def list_labels(self) -> dict[str, Readers]:
         """Return who may read them, by place, where not everybody may."""
         events = enumerate(self.events)
-        return {f"session/{at}": one.readers for at, one in events if one and one.readers}
+        return {
+            f"session/{at}": one.readers for at, one in events if one and one.readers is not None
+        }

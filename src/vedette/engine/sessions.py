@@ -10,7 +10,7 @@ from __future__ import annotations
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.run import Run, RunWake
-from vedette.domain.task_words import JOINED
+from vedette.domain.task_words import CANCELLED, JOINED
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
@@ -21,7 +21,8 @@ SESSIONS = "vedette:sessions"
 async def join_session(services: Services, context: RunContext) -> bool:
     """Let the session's open run take in a run's event, before its first turn; say whether it did.
 
-    Raises Superseded if that run has ended meanwhile: then this one begins the next.
+    Raises Superseded if that run has ended meanwhile, or its task was cancelled: then this one
+    begins the next.
     """
     run = context.run
     if context.agent.session_of(context.event) is None:
@@ -29,6 +30,8 @@ async def join_session(services: Services, context: RunContext) -> bool:
     row = services.store.runs.row(SESSIONS, _row_key(run)) or {}
     first = services.store.runs.run(str(row.get("run")))
     if first is None or first.state in ("done", "dead") or first.position >= run.position:
+        return False
+    if services.store.ledger.run_entries(first.id, (CANCELLED,)):
         return False
     wake = RunWake(first.id, Draft(JOINED, {"turn": first.turn}, run.position))
     closed = context.entry("run.closed", settled=0, what="joined", joined=first.id)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.engine.test_tasks import Answer, Scripted, finish, says, send
+from tests.contract.engine.test_tasks import DESK, Answer, Scripted, finish, order, says, send
 from tests.contract.engine.test_waits import HeldWorld
 from tests.workers import until
 
@@ -236,3 +236,57 @@ async def test_an_event_whose_session_is_no_text_is_refused_alone(tmp_path: Path
         assert "/data/thread names a session of worker" in str(receipts[0].error)
         refused = [entry["event"] for entry in fleet.entries("event.refused")]
         assert refused == [ask("odd").key, ask("listed").key]
+
+
+async def test_a_task_that_is_cancelled_takes_no_event_in(tmp_path: Path) -> None:
+    fleet, scripted = session_fleet(tmp_path, patient)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        first = run_of(fleet, ask("a"))
+        await fleet.submit_confirmed("stop", agent="worker")  # or its run ended at once
+        said = await order(fleet, "cancel", run=first.id)
+        await fleet.send(ask("b"), ask("c"))
+        await fleet.wait_until_idle()
+        assert fleet.entries("event.joined") == []
+        await fleet.submit_confirmed("resume", agent="worker")
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "done"
+        own = run_of(fleet, ask("b"))  # it begins the next run
+        (joined,) = fleet.entries("event.joined")
+        assert (joined["cause"], joined["run"]) == (run_of(fleet, ask("c")).position, own.id)
+        told = [one["id"] for b in scripted.briefings for one in b.task.get("session", ())]
+        assert (told, said.get("untold")) == (["c"], None)
+
+
+async def test_a_cancel_says_how_many_events_no_turn_was_told_of(tmp_path: Path) -> None:
+    waits = Proposal("task.wait", {"for_s": 86_400})
+    fleet, _ = session_fleet(tmp_path, lambda briefing: says(waits))
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        run = run_of(fleet, ask("a")).id
+        await fleet.send(ask("b"))  # a turn is told of it
+        await fleet.wait_until_idle()
+        await order(fleet, "pause", run=run)
+        await fleet.send(ask("c"), ask("d"))
+        await fleet.wait_until_idle()
+        assert (await order(fleet, "cancel", run=run))["untold"] == 2
+
+
+async def test_what_nobody_may_read_of_a_session_goes_nowhere(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if briefing.task.get("session"):
+            return says(Proposal("wire.send", {"to": DESK, "text": Ref("/session/0/data/text")}))
+        return says(Proposal("task.wait", {"for_s": 86_400}))
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(ask("b", readers=frozenset()))
+        await fleet.wait_until_idle()
+        run = run_of(fleet, ask("a")).id
+        (sent,) = [r for r in fleet.app.store.runs.actions(run) if r.tool == "wire.send"]
+        assert parse_record(sent.record)["readers"] == {"/text": []}
+        assert (sent.decided, sent.rule) == ("deny", "secrecy.readers")

@@ -18,6 +18,7 @@ from vedette.domain.event import Event
 from vedette.domain.event_wait import WAITS, EventWait
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunWake
+from vedette.domain.task_words import CANCELLED, JOINED
 from vedette.store.event_waits import EventWaits
 from vedette.testing.sample_steps import (
     accept_events,
@@ -186,3 +187,16 @@ async def test_only_an_event_of_a_type_that_is_waited_for_is_looked_at(
     ):
         await store.steps.accept([arrival(seen, "b")], None)
     assert looked == [event(7).id]
+
+
+async def test_an_event_joins_no_task_that_was_cancelled_in_the_same_group(store: Store) -> None:
+    one, two = await accept_events(store, event(1), event(2), agent="a")
+    await store.steps.commit(step(store, one, turn=1, state="waiting"))
+    cancelled = store.commands.move_task(one.id, Draft(CANCELLED, {"agent": "a", "actor": "p"}))
+    said = asyncio.ensure_future(cancelled)
+    await asyncio.sleep(0)
+    wake = RunWake(one.id, Draft(JOINED, {"turn": 1}, two.position))
+    joins = closing_step(store, two, observed=False, wakes=(wake,))
+    assert (await store.steps.commit(joins)).status is CommitStatus.FENCED_RUN
+    await said
+    assert store.ledger.run_entries(one.id, (JOINED,)) == []
