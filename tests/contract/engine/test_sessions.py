@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.engine.test_tasks import DESK, Answer, Scripted, finish, order, says, send
-from tests.contract.engine.test_waits import HeldWorld
+from tests.contract.engine.test_waits import HeldWorld, contents_with
 from tests.workers import until
 
 from vedette.domain.action import Proposal
@@ -290,3 +290,25 @@ async def test_what_nobody_may_read_of_a_session_goes_nowhere(tmp_path: Path) ->
         (sent,) = [r for r in fleet.app.store.runs.actions(run) if r.tool == "wire.send"]
         assert parse_record(sent.record)["readers"] == {"/text": []}
         assert (sent.decided, sent.rule) == ("deny", "secrecy.readers")
+
+
+async def test_what_a_session_was_told_goes_with_the_event_that_joined(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if (joined := briefing.task.get("session")) and "data" in joined[0]:
+            text = joined[0]["data"]["text"]
+            return says(send(text), Proposal("wire.send", {"to": DESK, "text": f"again {text}"}))
+        held = briefing.task["conditions"][0]["held"]
+        return says(finish() if held else Proposal("task.wait", {"for_s": 86_400}))
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    event = ask("Mallory")
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "done"
+        assert "wire.send" in contents_with(fleet, "Mallory")
+        await fleet.submit_confirmed("erase", event=event.key)
+        assert contents_with(fleet, "Mallory") == []
+        assert list(fleet.app.store.ledger.row_mismatches()) == []

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.contract.engine.test_tasks import (
     Answer,
@@ -433,20 +434,61 @@ async def test_an_event_whose_type_is_named_no_more_is_not_told(tmp_path: Path) 
         assert told(scripted)["status"] == "failed"
 
 
-async def test_content_is_not_erased_under_a_wait(tmp_path: Path) -> None:
+async def test_what_waits_on_erased_content_ends_where_that_is_ordered(tmp_path: Path) -> None:
     fleet, _ = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
     async with fleet:
         run = await start(fleet)
         await fleet.wait_until_idle()
         store, event = fleet.app.store, run_of(fleet, run).event
         target, draft = ErasureTarget("event", event), Draft("body.erased", {"actor": "person:kim"})
-        with pytest.raises(BadCommand) as refused:
-            await store.commands.erase(target, draft, stateless=("worker",), end=True)
-        assert refused.value.mend == f"vedette work cancel {run}"
-        await order(fleet, "cancel", run=run)
-        await fleet.wait_until_idle()
+        with pytest.raises(BadCommand):
+            await store.commands.erase(target, draft, stateless=("worker",))
+        assert waits_kept(fleet) == 1
         await store.commands.erase(target, draft, stateless=("worker",), end=True)
+        assert (run_of(fleet, run).state, wait_row(fleet, run).effect) == ("done", "cancelled")
         assert waits_kept(fleet) == 0
+        assert list(store.ledger.row_mismatches()) == []
+
+
+def contents_with(fleet: FleetHarness, word: str) -> list[str]:
+    """Return the kinds of the entries whose content has a word, and the rows that have it."""
+    database = fleet.app.store.runs._database
+    entries = fleet.app.store.ledger.walk(None)
+    kinds = [
+        orjson.loads(raw)["kind"] for _, raw, _, data in entries if word.encode() in (data or b"")
+    ]
+    rows = database.rows("SELECT tool, record, answer FROM action")
+    found = [str(tool) for tool, *held in rows if word.encode() in b"".join(x or b"" for x in held)]
+    return kinds + found
+
+
+async def test_what_a_wait_was_told_goes_with_the_event(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if briefing.turn == 1:
+            return says(wait(event="reply"))
+        if briefing.turn == 2:
+            heard = told(scripted)["data"]["event"]["data"]["text"]
+            return says(send(heard), wait(for_s=60))
+        return says(finish())
+
+    clock = ManualClock()
+    fleet, scripted = waiting_fleet(tmp_path, clock, answer)
+    event = reply("a", data={"thread": 7, "text": "Mallory"})
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        with pytest.raises(BadCommand, match=f"run {run} still needs this content"):
+            await erase(fleet, event)  # it goes on with what it was told
+        clock.advance(DAY)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert "turn.reasoned" in contents_with(fleet, "Mallory")
+        await erase(fleet, event)
+        assert contents_with(fleet, "Mallory") == []
+        assert fleet.body(run_of(fleet, run).position)["data"]["goal"]  # its own event stays
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
 
 
 async def test_a_dead_letter_waits_for_nothing(tmp_path: Path) -> None:
