@@ -224,7 +224,8 @@ class EventIntake:
             return _refusal(item, str(error))
         # From here on everybody sees the event as it was stored: fractions as decimal strings.
         stored = Event.from_body(orjson.loads(payload))
-        return Arrival(stored, payload, wakes, subject_of(stored), stored.cause)
+        far = stored.hops > fleet.max_hops
+        return Arrival(stored, payload, wakes, subject_of(stored), stored.cause, far)
 
     def _count(self, receipts: Sequence[Receipt]) -> None:
         for outcome in ("accepted", "duplicate"):

@@ -1,4 +1,6 @@
-"""The events of its session that a run took in (`vedette.engine.sessions` has it take them)."""
+"""The events that a run took in beside its own: those of its session (`vedette.engine.sessions`
+has it take them), and those that its waits looked for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
@@ -15,18 +18,32 @@ from vedette.domain.readers import Readers
 class JoinedEvents(Struct):
     """The events that joined a run, oldest first (None: its content is gone).
 
-    `told` is how many of them its turns were told, the last in `last_turn`.
+    `told` is how many of them its turns were told, the last in `last_turn`. `matched` are those
+    that its waits looked for.
     """
 
     events: Sequence[Event | None] = ()
     told: int = 0
     last_turn: int = 0
+    matched: Sequence[Event] = ()
 
-    def read(self, store: Store, positions: Sequence[int]) -> None:
+    def read(self, store: Store, joined: Sequence[int], matched: Sequence[int]) -> None:
         """Read the events that were accepted at these positions."""
-        if positions:
-            found = store.runs.events_at(positions)
-            self.events = [found[at].event if at in found else None for at in positions]
+        if joined or matched:
+            found = store.runs.events_at([*joined, *matched])
+            self.events = [found[at].event if at in found else None for at in joined]
+            self.matched = [found[at].event for at in matched if at in found]
+
+    def trace(self, event: Event) -> Event:
+        """Return a run's own event with the lineage of all that the run took in, and with the most
+        hops: what the run does comes of all of them.
+        """
+        taken = [event, *(one for one in self.events if one is not None), *self.matched]
+        lineage = tuple(dict.fromkeys(name for one in taken for name in one.lineage))
+        hops = max(len(lineage), *(one.hops for one in taken))
+        if (lineage, hops) == (event.lineage, event.hops):
+            return event
+        return replace(event, lineage=lineage, hops=hops)
 
     @property
     def untold(self) -> int:

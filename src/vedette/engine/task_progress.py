@@ -190,7 +190,7 @@ class TaskProgress(Struct):
         """
         self.words = read_words(store, self.run)
         self.may_have_come = any(row.is_awaited for row in actions)
-        self.session.read(store, self.words.joined)
+        self.session.read(store, self.words.joined, self.words.matched)
         self._take_words()
 
     def is_unread(self, rows: Sequence[ActionRow]) -> bool:
@@ -253,10 +253,9 @@ class TaskProgress(Struct):
         facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
         refuses = self.find_refusal(row, rows)
         above = self._assess_delegation(services, tool, rows)
-        actions = count_actions(rows)
-        return replace(
-            context, task=facts, delegation=above, actions_in_run=actions, refuses=refuses
-        )
+        event, actions = self.session.trace(context.event), count_actions(rows)
+        found = {"task": facts, "delegation": above, "actions_in_run": actions, "refuses": refuses}
+        return replace(context, event=event, **found)
 
     def _assess_delegation(
         self, services: Services, tool: Tool, rows: Sequence[ActionRow]

@@ -373,7 +373,9 @@ def write_rows(
     if action.tool.performer == WORK_PERFORMER:
         return _end_effect(context, row, context_tools.perform(services, context, action))
     target = services.targets.get(action.tool.target or "", {})
-    call = tool_calls.build_call(action, context.agent, context.event, target, 1)
+    task, event = context.task, context.event
+    event = event if task is None else task.session.trace(event)
+    call = tool_calls.build_call(action, context.agent, event, target, 1)
     collection = context.agent.collection
     row_before = services.keys.row(collection, context.run.key) if collection else {}
     for write in writes:

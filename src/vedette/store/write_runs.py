@@ -166,7 +166,9 @@ class StepWriter:
         """
         found: dict[int, list[str]] = {}
         for at, arrival in enumerate(arrivals):
-            if isinstance(arrival, Arrival) and self._waits.is_awaited(arrival.event):
+            if isinstance(arrival, Refused) or arrival.over_hops:
+                continue
+            if self._waits.is_awaited(arrival.event):
                 self._buffer.flush()
                 if keys := self._waits.find(arrival.event):
                     found[at] = keys

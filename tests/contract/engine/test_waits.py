@@ -560,3 +560,33 @@ async def test_a_large_event_is_told_by_reference_and_keeps_its_label(tmp_path: 
         data = told(scripted)["data"]
         assert data["event"]["data"]["text"]["size"] == 50_000
         assert data["event"]["data"]["text"]["readers"] == data["readers"] == ["desk"]
+
+
+async def test_two_agents_do_not_wake_each_other_for_ever(tmp_path: Path) -> None:
+    """What a run does comes of all that it took in: calls and the policy question say so."""
+    world, clock = World(), ManualClock()
+    fleet, _ = waiting_fleet(tmp_path, clock, once(wait(event="reply")), world=world)
+    async with fleet:
+        first = await start(fleet)
+        await fleet.wait_until_idle()
+        # What the other agent says of a third's event.
+        await fleet.send(reply("a", lineage=("third", "other"), hops=5))
+        await fleet.wait_until_idle()
+        assert run_of(fleet, first).state == "done"
+        (call,) = world.calls
+        assert call.lineage == ("third", "other", "worker")
+        sent = [
+            fleet.body(entry["seq"])["question"]["context"]["event"]
+            for entry in fleet.entries("action.decided")
+            if entry["tool"] == "wire.send"
+        ]
+        assert [(one["hops"], one["lineage"]) for one in sent] == [(5, ["third", "other"])]
+        # What comes of that finds neither of them again.
+        clock.advance(1)
+        second = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.send(reply("b", lineage=call.lineage, hops=len(call.lineage)))
+        await fleet.send(reply("far", lineage=("third",), hops=9))  # the fleet takes 8
+        await fleet.wait_until_idle()
+        assert run_of(fleet, second).state == "waiting"
+        assert len(fleet.entries("event.matched")) == 1
