@@ -10,9 +10,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.event import Event
 from vedette.domain.ports.store import Store
 from vedette.domain.readers import Readers
+
+# Of how many events of a session one turn is told, and of how many bytes of them unless one is
+# larger alone.
+MAX_TOLD, MAX_TOLD_BYTES = 50, 100_000
 
 
 class JoinedEvents(Struct):
@@ -56,13 +61,20 @@ class JoinedEvents(Struct):
             self.told, self.last_turn = count, turn
 
     def tell(self) -> list[dict[str, Any]]:
-        """Return what the next turn is told of those that no turn was told of."""
-        return [
-            {"number": number, "erased": True}
-            if event is None
-            else {"number": number, "ref": f"ref:/session/{number}", **event.root()}
-            for number, event in enumerate(self.events[self.told :], self.told)
-        ]
+        """Return what the next turn is told of those that no turn was told of: the first, as many
+        as one turn is told of. The rest is for the turns after it.
+        """
+        told: list[dict[str, Any]] = []
+        size = 0
+        for number, event in enumerate(self.events[self.told :][:MAX_TOLD], self.told):
+            one: dict[str, Any] = {"number": number, "erased": True}
+            if event is not None:
+                one = {"number": number, "ref": f"ref:/session/{number}", **event.root()}
+            size += len(canonical_json(one))
+            if told and size > MAX_TOLD_BYTES:
+                break
+            told.append(one)
+        return told
 
     def list_roots(self) -> dict[str, Any]:
         """Return what references may point at of them, as fields of `Roots`."""

@@ -13,16 +13,20 @@ from tests.contract.engine.test_waits import HeldWorld, contents_with
 from tests.workers import until
 
 from vedette.domain.action import Proposal
+from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import Run
+from vedette.engine.joined_events import MAX_TOLD, MAX_TOLD_BYTES
+from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
 DONE = "version: 1\nconditions:\n  - {name: sent, action: wire.send, at_least: 2}\n"
+WAITS = Proposal("task.wait", {"for_s": 86_400})
 GOAL = "Answer what is asked in this thread."
 
 
@@ -260,8 +264,7 @@ async def test_a_task_that_is_cancelled_takes_no_event_in(tmp_path: Path) -> Non
 
 
 async def test_a_cancel_says_how_many_events_no_turn_was_told_of(tmp_path: Path) -> None:
-    waits = Proposal("task.wait", {"for_s": 86_400})
-    fleet, _ = session_fleet(tmp_path, lambda briefing: says(waits))
+    fleet, _ = session_fleet(tmp_path, lambda briefing: says(WAITS))
     async with fleet:
         await fleet.send(ask("a"))
         await fleet.wait_until_idle()
@@ -312,3 +315,50 @@ async def test_what_a_session_was_told_goes_with_the_event_that_joined(tmp_path:
         await fleet.submit_confirmed("erase", event=event.key)
         assert contents_with(fleet, "Mallory") == []
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_one_turn_is_told_of_so_many_events_and_no_more(tmp_path: Path) -> None:
+    fleet, scripted = session_fleet(tmp_path, lambda briefing: says(WAITS))
+    many, large = MAX_TOLD + 3, "x" * (MAX_TOLD_BYTES // 3)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        run = run_of(fleet, ask("a")).id
+        for batch in (
+            [ask(str(number)) for number in range(many)],
+            [Event("forum", f"l{at}", "worker.job", None, None, {"thread": "t1", "text": large})
+             for at in range(4)],
+        ):  # fmt: skip
+            await order(fleet, "pause", run=run)
+            await fleet.send(*batch)
+            await fleet.wait_until_idle()
+            await order(fleet, "resume", run=run)
+            await fleet.wait_until_idle()
+        told = [len(one.task.get("session", ())) for one in scripted.briefings]
+        assert [number for number in told if number] == [MAX_TOLD, 3, 2, 2]
+
+
+async def test_a_dead_letter_is_not_redriven_beside_the_next_run_of_its_session(
+    tmp_path: Path,
+) -> None:
+    fleet, _ = session_fleet(tmp_path, lambda briefing: says(WAITS))
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        first, services = run_of(fleet, ask("a")), fleet.app.services
+        epoch = services.store.cluster.lease_epoch(first)
+        assert epoch is not None
+        await dead_letter(services, first, epoch, "a test")
+        await fleet.send(ask("b"))
+        await fleet.wait_until_idle()
+        later = run_of(fleet, ask("b")).id
+        with pytest.raises(BadCommand, match=f"its session goes on in run {later}"):
+            await fleet.app.commands.redrive(fleet.order(), [first.id])
+        await order(fleet, "cancel", run=later)
+        await fleet.wait_until_idle()
+        await fleet.app.commands.redrive(fleet.order(), [first.id])
+        await fleet.send(ask("c"))
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "waiting"
+        joined = {entry["cause"]: entry["run"] for entry in fleet.entries("event.joined")}
+        assert joined == {run_of(fleet, ask("c")).position: first.id}
