@@ -15,6 +15,7 @@ from typing import Any
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.plan import PLAN_SCHEMA
 from vedette.domain.run import ActionRow
+from vedette.domain.stop import StopState
 from vedette.domain.tool import SettlementMode, Tool
 
 # What performs them, in the place of a plugin's name (`ENGINE_PERFORMERS`).
@@ -196,3 +197,19 @@ def waits_first(rows: Sequence[ActionRow]) -> list[ActionRow]:
     came after the wait began.
     """
     return sorted(rows, key=lambda row: row.tool != WAIT_TOOL)
+
+
+def hold_stopped(rows: Sequence[ActionRow], agent: str, stops: StopState) -> list[ActionRow]:
+    """Return an agent's actions, with each that is awaited and whose tool is stopped as one that
+    waits for that to be lifted: nothing of it is settled before.
+    """
+    return [
+        _wait_for_resume(row) if row.is_awaited and stops.is_tool_stopped(agent, row.tool) else row
+        for row in rows
+    ]
+
+
+def _wait_for_resume(row: ActionRow) -> ActionRow:
+    held = row.copy()
+    held.effect, held.waits = None, "resume"
+    return held

@@ -83,10 +83,12 @@ async def settle_awaited(services: Services, context: RunContext) -> bool:
 async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:
     """Record the outcome of an awaited action, if it is there or its time is over.
 
-    Raises Superseded while its agent is stopped: then nothing is settled.
+    While its tool is stopped nothing is settled. Raises Superseded while its agent is.
     """
     if services.stops.is_agent_stopped(context.agent.name):
         raise Superseded("the agent is stopped: what it waits for is looked at once that is lifted")
+    if services.stops.is_tool_stopped(context.agent.name, row.tool):
+        return
     now = services.clock.now_us()
     outcome: Outcome | None
     try:

@@ -590,3 +590,24 @@ async def test_two_agents_do_not_wake_each_other_for_ever(tmp_path: Path) -> Non
         await fleet.wait_until_idle()
         assert run_of(fleet, second).state == "waiting"
         assert len(fleet.entries("event.matched")) == 1
+
+
+@pytest.mark.parametrize("waits_for", ["event", "time"])
+async def test_a_stop_of_the_tool_settles_nothing_until_it_is_lifted(
+    tmp_path: Path, waits_for: str
+) -> None:
+    clock = ManualClock()
+    asked = wait(event="reply") if waits_for == "event" else wait(for_s=60)
+    fleet, scripted = waiting_fleet(tmp_path, clock, once(asked))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.submit_confirmed("stop", tool="task.wait")
+        await fleet.send(reply("a"))
+        clock.advance(DAY)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, wait_row(fleet, run).effect) == ("resume", "started")
+        await fleet.submit_confirmed("resume", tool="task.wait")
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert told(scripted)["data"]["woke"] == waits_for
