@@ -39,6 +39,11 @@ class JoinedEvents(Struct):
             self.events = [found[at].event if at in found else None for at in joined]
             self.matched = [found[at].event for at in matched if at in found]
 
+    def list_keys(self) -> tuple[str, ...]:
+        """Return the ids of all that the run took in, as far as their content is there."""
+        taken = [*(one for one in self.events if one is not None), *self.matched]
+        return tuple(dict.fromkeys(one.key for one in taken))
+
     def trace(self, event: Event) -> Event:
         """Return a run's own event with the lineage of all that the run took in, and with the most
         hops: what the run does comes of all of them.

@@ -21,6 +21,8 @@ from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
 _MICROS = 1_000_000
+# How many waits one turn begins.
+MAX_WAITS = 16
 
 
 def require_wait(context: RunContext, args: Mapping[str, Any]) -> None:

@@ -554,6 +554,9 @@ def screen_candidates(
             continue
         id = short_id("cnd", run.id, run.turn + 1, place)
         own = replace(candidate, agent=run.agent, run=run.id, event=run.event, id=id)
+        if context.task is not None and (taken := context.task.session.list_keys()):
+            # It may rest on these as well: what is undone of one of them is found by it.
+            own = replace(own, evidence=tuple(dict.fromkeys((*own.evidence, *taken))))
         if own not in accepted:
             accepted.append(own)
     return accepted, refused

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from tests.contract.engine.test_drift import BANK
 from tests.contract.engine.test_tasks import DESK, Answer, Scripted, finish, order, says, send
 from tests.contract.engine.test_waits import HeldWorld, contents_with
 from tests.workers import until
@@ -15,12 +17,13 @@ from tests.workers import until
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
-from vedette.domain.memory import Briefing
+from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.origin import Ref
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import Run
 from vedette.engine.joined_events import MAX_TOLD, MAX_TOLD_BYTES
 from vedette.engine.scheduler.failure_policy import dead_letter
+from vedette.memory.lineage import find_learned
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
@@ -362,3 +365,25 @@ async def test_a_dead_letter_is_not_redriven_beside_the_next_run_of_its_session(
         assert run_of(fleet, ask("a")).state == "waiting"
         joined = {entry["cause"]: entry["run"] for entry in fleet.entries("event.joined")}
         assert joined == {run_of(fleet, ask("c")).position: first.id}
+
+
+async def test_a_memory_names_the_events_that_joined_its_run(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        learned = (Candidate("notes", "work", "Ask the desk first.", topics=("ways",)),)
+        said = says(WAITS)
+        return replace(said, candidates=learned) if briefing.task.get("session") else said
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    bank = fleet.content / "memory" / "notes"
+    bank.mkdir()
+    (bank / "bank.yaml").write_text(BANK)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(ask("b"))
+        await fleet.wait_until_idle()
+        store = fleet.app.store
+        for source in (ask("a").key, ask("b").key):
+            (found,) = find_learned(store, ["worker"], source)
+            assert found.candidate is not None
+            assert found.candidate.text == "Ask the desk first."

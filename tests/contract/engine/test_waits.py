@@ -35,6 +35,7 @@ from vedette.domain.run import ActionRow, Superseded
 from vedette.engine.handle import run_to_completion
 from vedette.engine.run_context import RunContext
 from vedette.engine.scheduler.failure_policy import dead_letter
+from vedette.engine.task_wait import MAX_WAITS
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.action import format_awaited
 from vedette.ledger.history.explain import explain
@@ -611,3 +612,14 @@ async def test_a_stop_of_the_tool_settles_nothing_until_it_is_lifted(
         await fleet.wait_until_idle()
         assert run_of(fleet, run).state == "done"
         assert told(scripted)["data"]["woke"] == waits_for
+
+
+async def test_a_turn_begins_so_many_waits(tmp_path: Path) -> None:
+    asked = [wait(event="reply", where={"/data/thread": at}) for at in range(MAX_WAITS + 1)]
+    fleet, _ = waiting_fleet(tmp_path, ManualClock(), once(*asked))
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        assert waits_kept(fleet) == MAX_WAITS
+        (refused,) = fleet.entries("action.refused")
+        assert fleet.body(refused["seq"])["why"] == f"a turn has {MAX_WAITS} waits at most"
