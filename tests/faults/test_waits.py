@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.engine.test_sessions import ask, patient, session_fleet
-from tests.contract.engine.test_tasks import Scripted, finish, says, send
+from tests.contract.engine.test_tasks import Answer, Scripted, finish, says, send
 from tests.contract.engine.test_waits import DONE, WORK, reply, wait
 from tests.faults.test_judge_turn_kills import die_after
 
@@ -30,9 +30,9 @@ def waits_then_sends(briefing: Briefing) -> Any:
     return says(send("now")) if briefing.turn == 2 else says(finish())
 
 
-def wait_fleet(folder: Path) -> FleetHarness:
+def wait_fleet(folder: Path, answer: Answer = waits_then_sends) -> FleetHarness:
     fleet = toy_fleet(
-        folder, World(), reasoners={"judge": Scripted(waits_then_sends)}, work=WORK, done=DONE,
+        folder, World(), reasoners={"judge": Scripted(answer)}, work=WORK, done=DONE,
         clock=ManualClock(),
     )  # fmt: skip
     with_goal(fleet)
@@ -103,6 +103,25 @@ def test_a_wait_that_is_killed_wakes_once(tmp_path: Path, calm: dict[str, Any], 
     assert {**found, "actions": None} == {**calm, "actions": None}
     assert [each[:2] for each in found["actions"]] == [each[:2] for each in calm["actions"]]
     assert b'"id":"right"' in found["actions"][0][2]
+
+
+def waits_twice(briefing: Briefing) -> Any:
+    if briefing.turn == 1:
+        waits = wait(event="reply", where={"/data/thread": 7}), wait(event="reply", source="mail")
+        return says(*waits)
+    return says(send("now")) if briefing.turn == 2 else says(finish())
+
+
+@pytest.mark.parametrize("at", [3, 4, 5])
+def test_two_waits_that_one_event_ends_end_whatever_is_killed(tmp_path: Path, at: int) -> None:
+    fleet = wait_fleet(tmp_path, waits_twice)
+    batches = [[EVENT], [reply("right")]]
+    died = run_in_child(lambda: play(fleet, batches, at))
+    assert "ended by signal 9" in died.error
+    ended = run_in_child(lambda: play(fleet, batches, None))
+    assert not ended.error, ended.error
+    found = facts(fleet, EVENT)
+    assert (found["state"], found["matched"]) == (("done", 3), 2)
 
 
 SESSION = [[ask("a")], [ask("b"), ask("c", "t1")], []]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import canonicalize, normalize_json, sha256_hex
-from vedette.domain.base.errors import BadFleet, BadProposal
+from vedette.domain.base.errors import BadEvent, BadFleet, BadProposal
 from vedette.domain.budget import Budget
 from vedette.domain.done_condition import DoneCondition
 from vedette.domain.event import CALL_TYPE, DATA, TASK_TYPE, TICK_TYPE, UNDO_TYPE, Event
@@ -230,19 +231,33 @@ class Agent(Struct, frozen=True):
         if event.type == TASK_TYPE:
             return event.id  # each is one of its own
         if self.session:
-            return self.session_of(event) or event.id
+            found = self.session_of(event)
+            if found is None:
+                self._require_no_session(event)
+            return found or event.id
         return getattr(event, self.order_by) or ""
+
+    def _require_no_session(self, event: Event) -> None:
+        """Raise BadEvent if what is to name an event's session is no text or number."""
+        with suppress(BadProposal):
+            value = resolve_path(event.root(), self.session)
+            if isinstance(value, (Mapping, list, tuple)) and event.type not in _OWN_TYPES:
+                place = "/".join(("", *self.session))
+                raise BadEvent(f"{place} names a session of {self.name}: it is no text or number")
 
     def session_of(self, event: Event) -> str | None:
         """Return which session an event belongs to: the value there as text; None for none.
 
-        A value that is long, or no text or number, stands for itself by its digest.
+        A text that is long stands for itself by its digest. What is no text or number is no session
+        (`key_of` refuses such an event).
         """
         if not self.session or event.type in _OWN_TYPES:
             return None
         try:
             value = normalize_json(resolve_path(event.root(), self.session))
         except BadProposal:
+            return None
+        if isinstance(value, (dict, list)):
             return None
         text = value if isinstance(value, str) else canonicalize(value).decode()
         short = len(text) <= _MAX_SESSION and "\0" not in text and text

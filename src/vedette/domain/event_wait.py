@@ -48,6 +48,14 @@ class EventWait(Struct, frozen=True):
         return f"{type_part(self.type)}{places_part(self.places)}{_digest(values)}{action}"
 
 
+def read_event_wait(args: Mapping[str, Any]) -> EventWait | None:
+    """Return the event that a wait's arguments name; None if it is for none."""
+    if "event" not in args:
+        return None
+    source = {"/source": args["source"]} if "source" in args else {}
+    return EventWait(args["event"], {**args.get("where", {}), **source})
+
+
 def action_of(row_key: str) -> str:
     """Return the action that a row's key is of."""
     return row_key[2 * PART + 64 :]
@@ -63,11 +71,13 @@ def find_place_fault(place: str) -> str | None:
 
 
 def digest_at(event: Event, places: Sequence[str]) -> str | None:
-    """Return the digest of an event's values at places; None if it has not all of them."""
+    """Return the digest of an event's values at places; None if it has not all of them, or one that
+    no wait can name: it has no canonical form.
+    """
     root = event.root()
     try:
         return _digest([resolve_path(root, split_pointer(at)) for at in places])
-    except BadProposal:
+    except (BadProposal, ValueError):
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.domain.done_condition import DoneCondition, read_conditions
+from vedette.domain.entry import MATCHED_KIND
 
 STALLED, STEERED, PAUSED, RESUMED, CANCELLED, MOVED, ADDED, REVISED = TASK_KINDS = (
     "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled", "task.moved",
@@ -44,8 +45,8 @@ class TaskWords(Struct, frozen=True):
     `turn` and `at_us` are of the last word of a person that has it go on (0: none was needed), from
     which its bounds count anew. `told` are the kinds of those that tell it something, oldest first;
     `items` are those that people added, `revision` is the last. `joined` are the positions of the
-    events of its session that it took in. `moved` is the last move to another release: after which
-    turn, and to which.
+    events of its session that it took in, `matched` of those that its waits looked for. `moved` is
+    the last move to another release: after which turn, and to which.
     """
 
     notes: tuple[Mapping[str, Any], ...] = ()
@@ -57,6 +58,7 @@ class TaskWords(Struct, frozen=True):
     paused: bool = False
     cancelled: bool = False
     joined: tuple[int, ...] = ()
+    matched: tuple[int, ...] = ()
     moved: tuple[int, str] = (0, "")
 
     @property
@@ -66,7 +68,9 @@ class TaskWords(Struct, frozen=True):
 
     @classmethod
     def of(cls, entries: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> TaskWords:
-        """Return what entries of STANDING_KINDS come to, oldest first, each with its body."""
+        """Return what entries of STANDING_KINDS and MATCHED_KIND come to, oldest first, each with
+        its body.
+        """
         notes: list[Mapping[str, Any]] = []
         told: list[str] = []
         items: list[Mapping[str, Any]] = []
@@ -74,6 +78,7 @@ class TaskWords(Struct, frozen=True):
         turn = at_us = 0
         paused = cancelled = False
         joined: list[int] = []
+        matched: list[int] = []
         moved = (0, "")
         for entry, body in entries:
             kind = entry["kind"]
@@ -81,6 +86,7 @@ class TaskWords(Struct, frozen=True):
             paused = kind == PAUSED or (paused and not goes_on)
             cancelled = cancelled or kind == CANCELLED
             joined += [entry["cause"]] if kind == JOINED else []
+            matched += [entry["cause"]] if kind == MATCHED_KIND else []
             if kind == MOVED:
                 moved = (int(entry["turn"]), entry["release"])
             if goes_on:
@@ -102,7 +108,7 @@ class TaskWords(Struct, frozen=True):
                 revision = Revision(told.count(REVISED) + 1, body["goal"], conditions)
         return cls(
             tuple(notes[-_MOST_NOTES:]), tuple(told), tuple(items), revision, turn, at_us, paused,
-            cancelled, tuple(joined), moved,
+            cancelled, tuple(joined), tuple(matched), moved,
         )  # fmt: skip
 
     def find_release(self, last_turn: Mapping[str, Any] | None) -> str:

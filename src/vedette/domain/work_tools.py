@@ -8,12 +8,14 @@ finds out of what is durable (`vedette.engine.async_completion`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.plan import PLAN_SCHEMA
+from vedette.domain.run import ActionRow
+from vedette.domain.stop import StopState
 from vedette.domain.tool import SettlementMode, Tool
 
 # What performs them, in the place of a plugin's name (`ENGINE_PERFORMERS`).
@@ -186,3 +188,28 @@ ENGINE_TOOLS: Mapping[str, Tool] = MappingProxyType(
 )
 # Who performs those, so that no plugin of `vedette.tools` may have such a name.
 ENGINE_PERFORMERS = frozenset(tool.performer for tool in ENGINE_TOOLS.values())
+
+
+def waits_first(rows: Sequence[ActionRow]) -> list[ActionRow]:
+    """Return a task's actions with its waits ahead of all that is called.
+
+    What comes of a call of the same turn, be it an answer before the call is over, is then one that
+    came after the wait began.
+    """
+    return sorted(rows, key=lambda row: row.tool != WAIT_TOOL)
+
+
+def hold_stopped(rows: Sequence[ActionRow], agent: str, stops: StopState) -> list[ActionRow]:
+    """Return an agent's actions, with each that is awaited and whose tool is stopped as one that
+    waits for that to be lifted: nothing of it is settled before.
+    """
+    return [
+        _wait_for_resume(row) if row.is_awaited and stops.is_tool_stopped(agent, row.tool) else row
+        for row in rows
+    ]
+
+
+def _wait_for_resume(row: ActionRow) -> ActionRow:
+    held = row.copy()
+    held.effect, held.waits = None, "resume"
+    return held

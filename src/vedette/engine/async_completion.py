@@ -68,21 +68,27 @@ async def settle_awaited(services: Services, context: RunContext) -> bool:
     """Record the outcomes of a run's awaited actions that are there by now; say whether any was.
 
     To be asked before a run is left to wait, until it says no: what came while something else of it
-    was recorded was taken in with that, and wakes nobody any more.
+    was recorded was taken in with that, and wakes nobody any more. Until all was looked for, each
+    step leaves the run due, so that it is looked for though this process ends.
     """
     before = context.run.steps
     for row in [row for row in context.actions if row.is_awaited]:
         await settle_action(services, context, row)
-    return context.run.steps != before
+    is_moved = context.run.steps != before
+    if context.task is not None:
+        context.task.may_have_come = is_moved and context.task.is_unread(context.actions)
+    return is_moved
 
 
 async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:
     """Record the outcome of an awaited action, if it is there or its time is over.
 
-    Raises Superseded while its agent is stopped: then nothing is settled.
+    While its tool is stopped nothing is settled. Raises Superseded while its agent is.
     """
     if services.stops.is_agent_stopped(context.agent.name):
         raise Superseded("the agent is stopped: what it waits for is looked at once that is lifted")
+    if services.stops.is_tool_stopped(context.agent.name, row.tool):
+        return
     now = services.clock.now_us()
     outcome: Outcome | None
     try:

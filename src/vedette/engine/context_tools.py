@@ -35,7 +35,7 @@ from vedette.engine.delegation import require_ask
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.task_history import number_answers, tell_in_line
-from vedette.engine.task_wait import require_wait
+from vedette.engine.task_wait import MAX_WAITS, require_wait
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
 # What `history.read` answers at most, as JSON, and of one outcome.
@@ -53,6 +53,10 @@ def require_in_place(judgement: ReasonerJudgement, ordinal: int) -> None:
     said = judgement.model_turn
     asked = said is not None and said.asks == HAND_OFF
     tool = judgement.proposals[ordinal].tool
+    waits = [one for one in judgement.proposals[:ordinal] if one.tool == WAIT_TOOL]
+    if tool == WAIT_TOOL and len(waits) >= MAX_WAITS:
+        # Those of a turn are all that a run has open, and each is one to wake by an event.
+        raise BadProposal(f"a turn has {MAX_WAITS} waits at most")
     if asked and tool != HAND_OFF_TOOL:
         raise BadProposal("a hand-off was asked for in this turn, and nothing else")
     if tool == HAND_OFF_TOOL:

@@ -170,8 +170,9 @@ def child_event(
 
     No person's word: the engine vouches for who asked, and for the places that were trusted.
     """
-    task, parent = context.task, context.event
+    task = context.task
     assert task is not None
+    parent = task.session.trace(context.event)
     above = task.task.delegation
     delegation = Delegation(
         run=context.run.id,

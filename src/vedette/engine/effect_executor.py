@@ -125,7 +125,7 @@ async def call_target(
     call = tool_calls.build_call(
         action,
         context.agent,
-        context.event,
+        context.event if context.task is None else context.task.session.trace(context.event),
         services.targets.get(tool.target or "", {}),
         row.tries + 1,
         person=row.approver is not None and row.rule == "permit.approved",

@@ -216,15 +216,16 @@ class EventIntake:
             item = item if readers == item.readers else replace(item, readers=readers)
         try:
             payload = check_event(item, max_bytes=self._max_event_bytes)
+            fleet = self._services.fleet
+            wakes = tuple(
+                (name, fleet.agents[name].key_of(item)) for name in fleet.matching_agents(item)
+            )
         except BadEvent as error:
             return _refusal(item, str(error))
-        fleet = self._services.fleet
-        wakes = tuple(
-            (name, fleet.agents[name].key_of(item)) for name in fleet.matching_agents(item)
-        )
         # From here on everybody sees the event as it was stored: fractions as decimal strings.
         stored = Event.from_body(orjson.loads(payload))
-        return Arrival(stored, payload, wakes, subject_of(stored), stored.cause)
+        far = stored.hops > fleet.max_hops
+        return Arrival(stored, payload, wakes, subject_of(stored), stored.cause, far)
 
     def _count(self, receipts: Sequence[Receipt]) -> None:
         for outcome in ("accepted", "duplicate"):

@@ -41,7 +41,7 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.domain.work_tools import ENGINE_TOOLS
+from vedette.domain.work_tools import ENGINE_TOOLS, hold_stopped, waits_first
 from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.artefacts import ArtefactReads, open_reads
 from vedette.engine.model_calls import ModelCall
@@ -77,8 +77,7 @@ class RunContext(Struct):
     its event; `told_readers` may read all that its model was told. `accepted_us` is when its event
     was accepted (0: not read). `is_deferred` says that its judge left it to its model, in its first
     turn. `code` runs another release than the fleet's, whose agent is `live_agent` then. A task has
-    its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what its asks
-    lately had no room for.
+    its progress as `task`; `task_told` is what its turn is told, `escrow_shortages` what asks lack.
     """
 
     services: Services
@@ -192,7 +191,10 @@ class RunContext(Struct):
 
     def next_effect(self, now_us: int) -> ActionRow | None:
         """Return the first action whose effect may be tried now."""
-        return next((row for row in self.actions if row.may_try(now_us)), None)
+        rows = self.actions
+        if self.task is not None:
+            rows = waits_first(hold_stopped(rows, self.agent.name, self.services.stops))
+        return next((row for row in rows if row.may_try(now_us)), None)
 
     def _is_decidable(self, row: ActionRow, now_us: int) -> bool:
         if row.is_final or row.effect in ("intended", "started"):
@@ -218,12 +220,14 @@ class RunContext(Struct):
     def derive_standing(
         self, rows: Sequence[ActionRow], final: bool, now_us: int
     ) -> dict[str, Any]:
-        """Return where the run stands, given its actions, as fields of a `Step`: its state, when it
-        is to be woken (0: by no clock), what it waits for.
-        """
+        """Return where the run stands: a `Step`'s state, wake_us (0: by no clock) and waits."""
         open_rows = [row for row in rows if not row.is_final]
         if not open_rows:
             return _standing("done" if self._is_ended(rows, final) else "ready")
+        if self.task is not None:
+            open_rows = hold_stopped(open_rows, self.agent.name, self.services.stops)
+            if self.task.is_unread(open_rows):
+                return _standing("ready")
         if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
             return _standing("ready")
         found = [row.waits for row in open_rows if row.waits]
@@ -363,9 +367,8 @@ class RunContext(Struct):
 
         `entries` are its entries (`reauthorization.read_proofs`); one decided here needs none.
 
-        Raises Superseded if its tool was declared anew, or if charter or registry no longer say
-        what an argument was drawn from, or if the row is not what its entries say: then it is not
-        the action that was decided.
+        Raises Superseded if it is not what was decided: its tool was declared anew, charter or
+        registry no longer say what an argument was drawn from, or its entries say something else.
         """
         tool = self.agent.tools.get(row.tool)
         fresh, registry, recorded = self.fresh_actions.get(row.id, (None, None, None))
@@ -426,10 +429,8 @@ class RunContext(Struct):
         body: Body | None = None,
         **fields: Any,
     ) -> Draft:
-        """Return a draft of one of this run's entries.
-
-        Its cause is the entry `back` places before it in the step, or the entry `after`, or else
-        the run's last.
+        """Return a draft of one of this run's entries, caused by the entry `back` places before it
+        in the step, or the entry `after`, or else the run's last.
         """
         run = self.run
         cause = None if back else after or run.last
@@ -583,15 +584,14 @@ class RunContext(Struct):
         """Read the run again after a person's answer moved it on; what ended here stays so.
 
         Raises StoreFailed, or Permanent for rows that the ledger does not prove, and then nothing
-        is taken in: a run that is newer than its actions would pass for one that still waits for
-        the answer that moved it.
+        is taken in: a run newer than its actions would pass for one that waits for the answer.
         """
         fresh = self.services.store.runs.run(self.run.id)
         if fresh is None:
             raise Superseded("the run is gone")
         actions = read_actions_anew(self.services, fresh, self.actions)
         if self.task is not None:
-            self.task.read_words(self.services.store)
+            self.task.read_words(self.services.store, actions)
         self.run, self.actions = fresh, actions
 
 

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
-from vedette.domain.run import Run, RunWake
-from vedette.domain.task_words import JOINED
+from vedette.domain.run import RunWake
+from vedette.domain.session import SESSIONS, session_row_key
+from vedette.domain.task_words import CANCELLED, JOINED
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-
-# The engine's own rows that say which run a session was begun by last.
-SESSIONS = "vedette:sessions"
 
 
 async def join_session(services: Services, context: RunContext) -> bool:
     """Let the session's open run take in a run's event, before its first turn; say whether it did.
 
-    Raises Superseded if that run has ended meanwhile: then this one begins the next.
+    Raises Superseded if that run has ended meanwhile, or its task was cancelled: then this one
+    begins the next.
     """
     run = context.run
     if context.agent.session_of(context.event) is None:
         return False
-    row = services.store.runs.row(SESSIONS, _row_key(run)) or {}
+    row = services.store.runs.row(SESSIONS, session_row_key(run.agent, run.key)) or {}
     first = services.store.runs.run(str(row.get("run")))
     if first is None or first.state in ("done", "dead") or first.position >= run.position:
+        return False
+    if services.store.ledger.run_entries(first.id, (CANCELLED,)):
         return False
     wake = RunWake(first.id, Draft(JOINED, {"turn": first.turn}, run.position))
     closed = context.entry("run.closed", settled=0, what="joined", joined=first.id)
@@ -43,8 +44,4 @@ def begin_session(context: RunContext) -> tuple[RowWrite, ...]:
     run = context.run
     if run.turn or context.agent.session_of(context.event) is None:
         return ()
-    return (RowWrite(SESSIONS, _row_key(run), {"run": run.id}),)
-
-
-def _row_key(run: Run) -> str:
-    return f"{run.agent}\n{run.key}"
+    return (RowWrite(SESSIONS, session_row_key(run.agent, run.key), {"run": run.id}),)

@@ -118,7 +118,8 @@ class TaskProgress(Struct):
     its plan and what was proposed, as the step leaves them that is being made; `history` are its
     turns. `session` are the events that joined it.
     `ended` says why a task is over that was not finished. `release` is the one that it runs on
-    ("": not known).
+    ("": not known). `may_have_come` says that what an action awaits may have come before the store
+    was read last, and was not looked for since (`vedette.engine.async_completion`).
     """
 
     given: Task
@@ -139,6 +140,7 @@ class TaskProgress(Struct):
     step_proposed: tuple[DoneCondition, ...] = ()
     ended: str = ""
     release: str = ""
+    may_have_come: bool = False
 
     @classmethod
     def load(
@@ -170,7 +172,7 @@ class TaskProgress(Struct):
         history.load(turns)
         facts = FactReader(store, fleet, run.id)
         found = cls(task, run.id, agent, began_us, TaskWords(), facts, told, history)
-        found.read_words(store)
+        found.read_words(store, actions)
         found.take_step(actions)
         found.release = found.words.find_release(turns[-1] if turns else None)
         for turn in turns:
@@ -182,11 +184,18 @@ class TaskProgress(Struct):
         """Return the task as its first turn and people left it."""
         return self.given.revise(self.step_proposed, self.words.revision)
 
-    def read_words(self, store: Store) -> None:
-        """Read what was said of it by now. Raises Permanent if it is not all there."""
+    def read_words(self, store: Store, actions: Sequence[ActionRow]) -> None:
+        """Read what was said of it by now, beside its actions. Raises Permanent if it is not all
+        there.
+        """
         self.words = read_words(store, self.run)
-        self.session.read(store, self.words.joined)
+        self.may_have_come = any(row.is_awaited for row in actions)
+        self.session.read(store, self.words.joined, self.words.matched)
         self._take_words()
+
+    def is_unread(self, rows: Sequence[ActionRow]) -> bool:
+        """Say whether something that one of these actions awaits is still to be looked for."""
+        return self.may_have_come and any(row.is_awaited for row in rows)
 
     def _take_words(self) -> None:
         self.peoples_items = add_items(self.items, self.words.items)
@@ -244,10 +253,9 @@ class TaskProgress(Struct):
         facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
         refuses = self.find_refusal(row, rows)
         above = self._assess_delegation(services, tool, rows)
-        actions = count_actions(rows)
-        return replace(
-            context, task=facts, delegation=above, actions_in_run=actions, refuses=refuses
-        )
+        event, actions = self.session.trace(context.event), count_actions(rows)
+        found = {"task": facts, "delegation": above, "actions_in_run": actions, "refuses": refuses}
+        return replace(context, event=event, **found)
 
     def _assess_delegation(
         self, services: Services, tool: Tool, rows: Sequence[ActionRow]

@@ -14,13 +14,15 @@ from vedette.domain.base.errors import BadProposal
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import MATCHED_KIND
 from vedette.domain.event import Event
-from vedette.domain.event_wait import MAX_PLACES, WAITS, EventWait, find_place_fault
+from vedette.domain.event_wait import MAX_PLACES, WAITS, find_place_fault, read_event_wait
 from vedette.domain.run import ActionRow
 from vedette.engine.async_tool import AsyncTool, Begun
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
 _MICROS = 1_000_000
+# How many waits one turn begins.
+MAX_WAITS = 16
 
 
 def require_wait(context: RunContext, args: Mapping[str, Any]) -> None:
@@ -47,14 +49,6 @@ def require_wait(context: RunContext, args: Mapping[str, Any]) -> None:
     for place in where:
         if (fault := find_place_fault(place)) is not None:
             raise BadProposal(fault)
-
-
-def read_event_wait(args: Mapping[str, Any]) -> EventWait | None:
-    """Return the event that a wait's arguments name; None if it is for none."""
-    if "event" not in args:
-        return None
-    source = {"/source": args["source"]} if "source" in args else {}
-    return EventWait(args["event"], {**args.get("where", {}), **source})
 
 
 def begin(services: Services, context: RunContext, action: Action, now_us: int) -> Begun:

@@ -371,7 +371,9 @@ def write_rows(
     if action.tool.performer == WORK_PERFORMER:
         return _end_effect(context, row, context_tools.perform(services, context, action))
     target = services.targets.get(action.tool.target or "", {})
-    call = tool_calls.build_call(action, context.agent, context.event, target, 1)
+    task, event = context.task, context.event
+    event = event if task is None else task.session.trace(event)
+    call = tool_calls.build_call(action, context.agent, event, target, 1)
     collection = context.agent.collection
     row_before = services.keys.row(collection, context.run.key) if collection else {}
     for write in writes:
@@ -551,6 +553,9 @@ def screen_candidates(
             continue
         id = short_id("cnd", run.id, run.turn + 1, place)
         own = replace(candidate, agent=run.agent, run=run.id, event=run.event, id=id)
+        if context.task is not None and (taken := context.task.session.list_keys()):
+            # It may rest on these as well: what is undone of one of them is found by it.
+            own = replace(own, evidence=tuple(dict.fromkeys((*own.evidence, *taken))))
         if own not in accepted:
             accepted.append(own)
     return accepted, refused

@@ -24,6 +24,7 @@ from vedette.domain.task_item import Item, find_item_fault, list_items
 from vedette.domain.task_words import (
     ADDED,
     CANCELLED,
+    JOINED,
     MAX_NOTE,
     MOVED,
     PAUSED,
@@ -184,7 +185,17 @@ async def _say(
     if verb in _GO_DOWN:
         await _say_below(services, run, draft)
     observe_wait(services, run, since_us)
-    return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+    said = {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+    if verb == "work_cancel" and (untold := _count_untold(services, run)):
+        said["untold"] = untold
+    return said
+
+
+def _count_untold(services: Services, run: Run) -> int:
+    """Return how many events joined a run that no turn of it was told of."""
+    joined = len(services.store.ledger.run_entries(run.id, (JOINED,)))
+    last = next(iter(services.store.runs.turns_back(run.id)), None) if joined else None
+    return joined - (0 if last is None else last.get("task", {}).get("joined", 0))
 
 
 def _note(

@@ -17,6 +17,7 @@ from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import read_actions, read_run
+from vedette.store.sessions import find_session_run, reopen_session
 from vedette.store.stored_entries import EntryReader
 from vedette.store.write_buffer import WriteBuffer
 
@@ -46,6 +47,7 @@ def redrive_dead_letters(
             if row.rule == DEAD_RULE:
                 reopen_action(row)
                 buffer.add_action(run.position, row, 0)
+        reopen_session(database, run)
         values = ("waiting", run.entries + 1, seq, 1, run.position, run.agent)
         database.execute(MOVE_RUN, values)
 
@@ -112,6 +114,8 @@ def _missing_content(database: Database, run: Run) -> str:
     entries = EntryReader(database)
     if not entries.has_content(run.position):
         return "its content was erased"
+    if (other := find_session_run(database, run)) is not None:
+        return f"its session goes on in run {other}"
     if run.turn:
         bare = EntryReader(database, content=False)
         turns = bare.of_events([run.position], kinds=("turn.reasoned",))

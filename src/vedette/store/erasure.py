@@ -17,6 +17,7 @@ from vedette.domain.base.errors import BadCommand, DisplayMismatch, StateNotKept
 from vedette.domain.compensation import undo_ids
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureResult, ErasureSurvey, ErasureTarget
+from vedette.domain.event_wait import WAITS, read_event_wait
 from vedette.domain.hold import FINAL_STATES, transition
 from vedette.domain.memory_state import PROPOSED, TRANSITIONS, LedgerMemory
 from vedette.domain.run import ActionRow, Run
@@ -29,8 +30,11 @@ from vedette.store.row_mapper import find_position, read_actions, select_runs
 from vedette.store.segment import StoredEntry
 from vedette.store.states import find_unkept
 from vedette.store.stored_entries import EntryReader, kind_of
+from vedette.store.taken_events import TakenEvent, clear_actions, list_taken
 from vedette.store.write_buffer import WriteBuffer
 
+_DONE_ACTIONS = "SELECT id, agent FROM action WHERE position=? AND effect IS NOT NULL"
+_NO_ROW = 'DELETE FROM "row" WHERE collection=? AND key=?'
 _POSSIBLE_EFFECTS = ("intended", "started", "unknown")
 
 
@@ -49,22 +53,22 @@ def erase_content(
 
     With `end` what waits on it is ended first. In a transaction of the writer's.
     """
-    found = find_content(database, target)
+    own, taken = _find_all(database, target)
+    found = own | _content_of(database, taken)
     if not found:
         raise BadCommand(f"no body is found by {target.by} {target.value!r}")
-    rows = list(found.values())
     if shown is not None:
         _refuse_unseen(survey_erasure(database, target).digest, shown)
-    abouts = event_positions(rows)
+    abouts = event_positions(own.values())
     # Since states were kept a run may have been judged, by this worker or another: a state that is
     # made anew from what is left would lack it.
-    if unkept := find_unkept(database, accepted_positions(rows), stateless):
+    if unkept := find_unkept(database, accepted_positions(own.values()), stateless):
         raise StateNotKept(
             f"{unkept[0].agent} has observed the content of {unkept[0].event}, and its state is "
             "not kept without it",
             mend="order it again",
         )
-    for run in _open_runs(database, abouts):
+    for run in _open_runs(database, abouts, taken):
         if end is None:
             raise BadCommand(
                 f"run {run.id} still needs this content",
@@ -74,8 +78,10 @@ def erase_content(
     if end is not None:
         # What the denials say is not to go with the content: it was found before.
         end.flush()
-    events = _keys(database, abouts)
+    events = _keys(database, {*abouts, *(one.run.position for one in taken)})
+    rows = list(found.values())
     _delete(database, rows)
+    clear_actions(database, taken)
     gone = [(about,) for about in abouts]
     database.execute_many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
     if target.by != "entry":
@@ -88,17 +94,17 @@ def erase_content(
 
 def survey_erasure(database: Database, target: ErasureTarget) -> ErasureSurvey:
     """Return what `erase` would find in the tables; nothing is changed."""
-    found = find_content(database, target)
-    abouts = event_positions(found.values())
-    open = _open_runs(database, abouts)
+    own, taken = _find_all(database, target)
+    found, abouts = own | _content_of(database, taken), event_positions(own.values())
+    open = _open_runs(database, abouts, taken)
     holds = [hold for run in open for hold in _open_holds(database, run)]
     ((runs,),) = database.rows(
         f"SELECT COUNT(*) FROM run WHERE position IN ({','.join('?' * len(abouts)) or 'NULL'})",
         abouts,
     )
     return ErasureSurvey(
-        tuple(sorted(_keys(database, abouts))), int(runs), tuple(sorted(found)), tuple(open),
-        tuple(holds),
+        tuple(sorted(_keys(database, abouts))), int(runs) + len(taken), tuple(sorted(found)),
+        tuple(open), tuple(holds),
     )  # fmt: skip
 
 
@@ -122,11 +128,31 @@ def _refuse_unseen(digest: str, shown: str) -> None:
 
 def find_content(database: Database, target: ErasureTarget) -> dict[int, Row]:
     """Return the rows (seq, entry bytes, about) of a target's content, and of its copies."""
-    copies = _find_copies(database, _find_positions(database, target))
+    own, taken = _find_all(database, target)
+    return own | _content_of(database, taken)
+
+
+def _find_all(database: Database, target: ErasureTarget) -> tuple[dict[int, Row], list[TakenEvent]]:
+    """Return the content of a target's events and of their copies, and the runs of other events
+    that took one of them in: of these what they recorded since is to go, too.
+    """
+    places, taken = _find_positions(database, target), list[TakenEvent]()
+    copies = _find_copies(database, places)
+    while True:
+        taken = list_taken(database, copies)
+        ids = [row.id for one in taken for row in one.rows_since(database) if row.effect]
+        more = {at for one in taken for at in _find_undos(database, one.run.agent, ids)} - copies
+        if not more:
+            break
+        copies |= _find_copies(database, more)
     if target.by != "entry":
-        return _bodies_about(database, copies)
+        return _bodies_about(database, copies), taken
     seq = int(target.value)
-    return _bodies_about(database, copies - {seq}) | _bodies_at(database, {seq})
+    return _bodies_about(database, copies - {seq}) | _bodies_at(database, {seq}), taken
+
+
+def _content_of(database: Database, taken: Iterable[TakenEvent]) -> dict[int, Row]:
+    return {row[0]: row for one in taken for row in one.content(database)}
 
 
 def _keys(database: Database, abouts: Iterable[int]) -> list[str]:
@@ -217,21 +243,21 @@ def _find_copies(database: Database, places: Collection[int]) -> set[int]:
         told = corrected.get(about, [])
         told = told + [one for one in archived if one.get("about") == about]
         led = {find_position(database, one["what"]) for one in told if "what" in one}
-        led |= set(_find_undos(database, about))
+        rows = database.rows(_DONE_ACTIONS, (about,))
+        led |= {at for id, agent in rows for at in _find_undos(database, agent, [id])}
         fresh = led - found - {0}
         found |= fresh
         open += sorted(fresh)
     return found
 
 
-def _find_undos(database: Database, about: int) -> Iterator[int]:
-    """Yield the positions of the events that were to undo what was done of an event.
+def _find_undos(database: Database, agent: str, actions: Iterable[str]) -> Iterator[int]:
+    """Yield the positions of the events that were to undo actions of an agent.
 
     By their ids, which follow from the action's: so they are found when the entries are archived.
     """
     fleet = read_meta(database, "fleet") or ""
-    told = "SELECT id, agent FROM action WHERE position=? AND effect IS NOT NULL"
-    for action, agent in database.rows(told, (about,)):
+    for action in actions:
         for id in undo_ids(action):
             place = find_position(database, short_id("evt", undo_source(fleet, agent), id))
             if not place:
@@ -256,10 +282,13 @@ def _with_content(entries: Iterable[StoredEntry]) -> list[Row]:
     return [(one.seq, one.raw, one.about) for one in entries if one.data is not None]
 
 
-def _open_runs(database: Database, abouts: Iterable[int]) -> list[Run]:
-    """Return the runs of these events that have not ended, in order."""
+def _open_runs(database: Database, abouts: Iterable[int], taken: Iterable[TakenEvent]) -> list[Run]:
+    """Return the runs of these events that have not ended, in order, and those that took one in."""
     rest = "WHERE r.position=? AND r.state IN ('ready','waiting') ORDER BY r.agent"
-    return [run for at in sorted(abouts) for run in select_runs(database, rest, (at,))]
+    own = [run for at in sorted(abouts) for run in select_runs(database, rest, (at,))]
+    known = {run.id for run in own}
+    others = [one.run for one in taken if one.run.state in ("ready", "waiting")]
+    return own + [run for run in others if run.id not in known]
 
 
 def _open_holds(database: Database, run: Run) -> list[ActionRow]:
@@ -291,17 +320,23 @@ def _end_run(
         )
     rows = read_actions(database, run.position, run.id)
     for row in rows:
-        if row.is_awaited:
+        if row.is_awaited and row.waits == "child":
             raise BadCommand(
                 f"{row.tool} of run {run.id} waits: a task is ended first",
                 mend=f"vedette work cancel {run.id}",
             )
+        if row.is_awaited:
+            continue
         if row.effect in _POSSIBLE_EFFECTS or row.waits == "policy":
             raise BadCommand(
                 f"{row.tool} of run {run.id} may have happened ({row.effect or 'denied since'})",
                 mend="wait until it is settled, or settle it: `vedette hold`",
             )
     for row in rows:
+        if row.is_awaited:
+            _end_wait(database, ledger, run, row, at_us)
+            buffer.add_action(run.position, row, 0)
+            continue
         if row.hold is None or row.hold in FINAL_STATES:
             continue
         fields = {
@@ -320,3 +355,19 @@ def _end_run(
     seq = ledger.append([draft], run.id, run.entries, at_us, run.position)
     entries = run.entries + 1
     database.execute(MOVE_RUN, ("done", entries, seq, 0, run.position, run.agent))
+
+
+def _end_wait(
+    database: Database, ledger: LedgerWriter, run: Run, row: ActionRow, at_us: int
+) -> None:
+    """End what an action waits for: nothing happened, and no event finds it any more."""
+    if row.waits == "event" and (wait := read_event_wait(orjson.loads(row.record)["args"])):
+        database.execute(_NO_ROW, (WAITS, wait.row_key(row.id)))
+    row.effect, row.waits, row.not_before_us = "cancelled", None, 0
+    fields = {
+        "event": run.event, "agent": run.agent, "action": row.id, "tool": row.tool,
+        "effect_key": row.id.removeprefix("act_"), "policy_rev": row.policy_rev,
+    }  # fmt: skip
+    draft = Draft("effect.cancelled", fields, row.last or run.last)
+    run.last = row.last = ledger.append([draft], run.id, run.entries, at_us, run.position)
+    run.entries += 1

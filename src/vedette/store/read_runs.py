@@ -17,7 +17,7 @@ from vedette.domain.artefact import (
     StoredArtefact,
     artefact_id,
 )
-from vedette.domain.entry import is_body_of
+from vedette.domain.entry import MATCHED_KIND, is_body_of
 from vedette.domain.erasure import ErasureSurvey, ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.ports.run_store import AcceptedEvent
@@ -166,7 +166,7 @@ class RunReader:
 
     def task_entries(self, run: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
         position = find_position(self._database, run)
-        said = self._bare.of_events([position], kinds=STANDING_KINDS)
+        said = self._bare.of_events([position], kinds=(*STANDING_KINDS, MATCHED_KIND))
         found = []
         for one in self._entries.find_all(one.seq for one in said).values():
             entry = orjson.loads(one.raw)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import orjson
 from msgspec.structs import replace
 
-from vedette.domain.run import AWAITED, RunWake
+from vedette.domain.run import AWAITED, Run, RunWake
+from vedette.domain.task_words import CANCELLED, JOINED
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import read_run
+from vedette.store.stored_entries import EntryReader
 
 _OPEN = ("ready", "waiting")
 _MARKS = ",".join("?" * len(AWAITED))
@@ -31,9 +34,24 @@ WAKE_RUN = (
 
 
 def are_open(database: Database, wakes: Sequence[RunWake]) -> bool:
-    """Say whether each run is open that an entry is to be written into."""
-    runs = [read_run(database, wake.run) for wake in wakes if wake.draft is not None]
-    return all(run is not None and run.state in _OPEN for run in runs)
+    """Say whether each run is open that an entry is to be written into.
+
+    One whose task a person cancelled takes no event of its session in: no turn would be told of it.
+    """
+    for wake in wakes:
+        if wake.draft is None:
+            continue
+        run = read_run(database, wake.run)
+        if run is None or run.state not in _OPEN:
+            return False
+        if wake.draft.kind == JOINED and _is_cancelled(database, run):
+            return False
+    return True
+
+
+def _is_cancelled(database: Database, run: Run) -> bool:
+    entries = EntryReader(database, content=False).of_events([run.position], kinds=(CANCELLED,))
+    return any(orjson.loads(one.raw)["run"] == run.id for one in entries)
 
 
 def wake_run(

@@ -22,7 +22,7 @@ from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Refused
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
 from vedette.store.dialect import Database
-from vedette.store.event_waits import has_waits, wake_waiting
+from vedette.store.event_waits import EventWaits
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import FIND_PRIOR, find_position
 from vedette.store.run_wakes import are_open, wake_run
@@ -80,8 +80,7 @@ class StepWriter:
         self._step_counts: dict[tuple[int, str], int] = {}
         self._positions: dict[tuple[str, str], int] = {}
         self._unjudged: dict[tuple[str, str], deque[int]] = {}
-        # Whether any run waits for an event; None: somebody else may have written.
-        self._has_waits: bool | None = has_waits(database)
+        self._waits = EventWaits(database, ledger)
 
     def forget(self) -> None:
         """Forget what is known of runs and keys: a group was lost, or somebody else writes too."""
@@ -89,11 +88,11 @@ class StepWriter:
         self._positions.clear()
         self._unjudged.clear()
         self._buffer.totals.clear()
-        self._has_waits = None
+        self._waits.forget()
 
     def forget_waits(self) -> None:
-        """Forget whether a run waits for an event: another worker committed something."""
-        self._has_waits = None
+        """Forget which events are waited for: another worker committed something."""
+        self._waits.forget()
 
     def _trim(self) -> None:
         """Let go of what was learned first, where that is too much.
@@ -142,6 +141,8 @@ class StepWriter:
         # Each is a digest: made once.
         keys = ["" if isinstance(each, Refused) else each.event.key for each in arrivals]
         known = self._find_known([key for key in keys if key])
+        # Where nobody waits, as in most stores, nothing is looked at.
+        waiting = {} if self._waits.types == set() else self._find_waiting(arrivals)
         mark, before = self._ledger.mark(), self._buffer.mark()
         try:
             accepted = [
@@ -156,32 +157,41 @@ class StepWriter:
             raise
         if position is not None:
             self._database.execute(_POSITION, position)
-        return accepted if self._has_waits is False else self._wake_waiting(arrivals, accepted)
+        return self._wake_waiting(waiting, accepted) if waiting else accepted
+
+    def _find_waiting(self, arrivals: Sequence[Arrival | Refused]) -> dict[int, list[str]]:
+        """Return the rows of those who wait for what arrives, by its place in the batch.
+
+        Before anything of it is written: what it says of itself can be at fault.
+        """
+        found: dict[int, list[str]] = {}
+        for at, arrival in enumerate(arrivals):
+            if isinstance(arrival, Refused) or arrival.over_hops:
+                continue
+            if self._waits.is_awaited(arrival.event):
+                self._buffer.flush()
+                if keys := self._waits.find(arrival.event):
+                    found[at] = keys
+        return found
 
     def _wake_waiting(
-        self, arrivals: Sequence[Arrival | Refused], accepted: list[AcceptResult]
+        self, waiting: dict[int, list[str]], accepted: list[AcceptResult]
     ) -> list[AcceptResult]:
         """Wake the runs that wait for what was accepted; say so in the answers."""
-        if self._has_waits is None:
-            self._has_waits = has_waits(self._database)
-        if not self._has_waits:
-            return accepted
-        self._buffer.flush()
-        answers = []
-        for arrival, answer in zip(arrivals, accepted, strict=True):
-            woken: tuple[str, ...] = ()
-            if isinstance(arrival, Arrival) and not answer.duplicate:
-                found = list(
-                    wake_waiting(
-                        self._database, self._ledger, arrival.event, answer.seq, answer.at_us
-                    )
-                )
-                for position, agent, _ in found:
-                    self._step_counts.pop((position, agent), None)
-                    self._buffer.has_wakes = True
-                woken = tuple(run for _, _, run in found)
-            answers.append(replace(answer, woken=woken) if woken else answer)
-        return answers
+        woken: set[str] = set()
+        for at, keys in waiting.items():
+            answer = accepted[at]
+            if answer.duplicate:
+                continue
+            fresh = [key for key in keys if key not in woken]
+            woken.update(fresh)
+            runs = []
+            for position, agent, run in self._waits.wake(fresh, answer.seq, answer.at_us):
+                self._step_counts.pop((position, agent), None)
+                self._buffer.has_wakes = True
+                runs.append(run)
+            accepted[at] = replace(answer, woken=tuple(runs))
+        return accepted
 
     def _find_known(self, keys: Sequence[str]) -> set[str]:
         """Return which of these events were accepted before."""
@@ -287,8 +297,9 @@ class StepWriter:
             self._move_run(step, position, before, successor, last)
         for key, data in rows:
             self._buffer.rows[key] = (data, first)
-        if any(write.collection == WAITS for write in step.own_rows):
-            self._has_waits = True
+        for write in step.own_rows:
+            if write.collection == WAITS:
+                self._waits.note_written(write.key)
         self._write_actions(step, position, first, at_us)
         for wake in step.wakes:
             self._buffer.flush()

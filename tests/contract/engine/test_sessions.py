@@ -8,29 +8,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.engine.test_tasks import Answer, Scripted, finish, says, send
+from msgspec.structs import replace
+from tests.contract.engine.test_drift import BANK
+from tests.contract.engine.test_tasks import DESK, Answer, Scripted, finish, order, says, send
+from tests.contract.engine.test_waits import HeldWorld, contents_with
+from tests.workers import until
 
 from vedette.domain.action import Proposal
+from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
-from vedette.domain.memory import Briefing
+from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.origin import Ref
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import Run
+from vedette.engine.joined_events import MAX_TOLD, MAX_TOLD_BYTES
+from vedette.engine.scheduler.failure_policy import dead_letter
+from vedette.memory.lineage import find_learned
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
 DONE = "version: 1\nconditions:\n  - {name: sent, action: wire.send, at_least: 2}\n"
+WAITS = Proposal("task.wait", {"for_s": 86_400})
 GOAL = "Answer what is asked in this thread."
 
 
 def session_fleet(
-    folder: Path, answer: Answer, *, kind: str = "judge", **more: Any
+    folder: Path,
+    answer: Answer,
+    *,
+    kind: str = "judge",
+    world: World | None = None,
+    work: str = "{max_turns: 200, no_progress: 20}",
+    **more: Any,
 ) -> tuple[FleetHarness, Scripted]:
     scripted = Scripted(answer)
-    work = "{max_turns: 200, no_progress: 20}"
     fleet = toy_fleet(
-        folder, World(), reasoner=kind, reasoners={kind: scripted}, work=work, done=DONE,
+        folder, world or World(), reasoner=kind, reasoners={kind: scripted}, work=work, done=DONE,
         clock=ManualClock(), model_calls=10_000, **more,
     )  # fmt: skip
     file = fleet.content / "agents/worker/agent.yaml"
@@ -63,6 +77,26 @@ def patient(briefing: Briefing) -> Any:
 def run_of(fleet: FleetHarness, event: Event) -> Run:
     (run,) = fleet.runs(event)
     return run
+
+
+async def test_what_joins_while_the_run_calls_ends_its_wait(tmp_path: Path) -> None:
+    world = HeldWorld()
+
+    def answer(briefing: Briefing) -> Any:
+        if briefing.turn == 1:
+            return says(Proposal("task.wait", {"for_s": 86_400}), send("question"))
+        return says(send("answer")) if briefing.turn == 2 else says(finish())
+
+    fleet, scripted = session_fleet(tmp_path, answer, world=world)
+    async with fleet:
+        await fleet.send(ask("a"))
+        assert await asyncio.to_thread(world.called.wait, 10)
+        await fleet.send(ask("b"))
+        await until(lambda: bool(fleet.entries("event.joined")))
+        world.let_go.set()
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "done"
+        assert [one["id"] for one in scripted.briefings[1].task["session"]] == ["b"]
 
 
 @pytest.mark.parametrize("kind", ["judge", "adk"])
@@ -199,3 +233,157 @@ async def test_a_session_is_begun_once_however_fast_its_events_come(tmp_path: Pa
         await fleet.wait_until_idle()
         assert len({one.run for one in scripted.briefings}) == 1
         assert len(fleet.entries("event.joined")) == len(events) - 1
+
+
+async def test_an_event_whose_session_is_no_text_is_refused_alone(tmp_path: Path) -> None:
+    fleet, _ = session_fleet(tmp_path, patient)
+    async with fleet:
+        receipts = await fleet.send(ask("odd", {"\u00fc": 1}), ask("listed", [1]), ask("a"))
+        assert [one.status for one in receipts] == ["refused", "refused", "accepted"]
+        assert "/data/thread names a session of worker" in str(receipts[0].error)
+        refused = [entry["event"] for entry in fleet.entries("event.refused")]
+        assert refused == [ask("odd").key, ask("listed").key]
+
+
+async def test_a_task_that_is_cancelled_takes_no_event_in(tmp_path: Path) -> None:
+    fleet, scripted = session_fleet(tmp_path, patient)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        first = run_of(fleet, ask("a"))
+        await fleet.submit_confirmed("stop", agent="worker")  # or its run ended at once
+        said = await order(fleet, "cancel", run=first.id)
+        await fleet.send(ask("b"), ask("c"))
+        await fleet.wait_until_idle()
+        assert fleet.entries("event.joined") == []
+        await fleet.submit_confirmed("resume", agent="worker")
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "done"
+        own = run_of(fleet, ask("b"))  # it begins the next run
+        (joined,) = fleet.entries("event.joined")
+        assert (joined["cause"], joined["run"]) == (run_of(fleet, ask("c")).position, own.id)
+        told = [one["id"] for b in scripted.briefings for one in b.task.get("session", ())]
+        assert (told, said.get("untold")) == (["c"], None)
+
+
+async def test_a_cancel_says_how_many_events_no_turn_was_told_of(tmp_path: Path) -> None:
+    fleet, _ = session_fleet(tmp_path, lambda briefing: says(WAITS))
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        run = run_of(fleet, ask("a")).id
+        await fleet.send(ask("b"))  # a turn is told of it
+        await fleet.wait_until_idle()
+        await order(fleet, "pause", run=run)
+        await fleet.send(ask("c"), ask("d"))
+        await fleet.wait_until_idle()
+        assert (await order(fleet, "cancel", run=run))["untold"] == 2
+
+
+async def test_what_nobody_may_read_of_a_session_goes_nowhere(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if briefing.task.get("session"):
+            return says(Proposal("wire.send", {"to": DESK, "text": Ref("/session/0/data/text")}))
+        return says(Proposal("task.wait", {"for_s": 86_400}))
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(ask("b", readers=frozenset()))
+        await fleet.wait_until_idle()
+        run = run_of(fleet, ask("a")).id
+        (sent,) = [r for r in fleet.app.store.runs.actions(run) if r.tool == "wire.send"]
+        assert parse_record(sent.record)["readers"] == {"/text": []}
+        assert (sent.decided, sent.rule) == ("deny", "secrecy.readers")
+
+
+async def test_what_a_session_was_told_goes_with_the_event_that_joined(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if (joined := briefing.task.get("session")) and "data" in joined[0]:
+            text = joined[0]["data"]["text"]
+            return says(send(text), Proposal("wire.send", {"to": DESK, "text": f"again {text}"}))
+        held = briefing.task["conditions"][0]["held"]
+        return says(finish() if held else Proposal("task.wait", {"for_s": 86_400}))
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    event = ask("Mallory")
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "done"
+        assert "wire.send" in contents_with(fleet, "Mallory")
+        await fleet.submit_confirmed("erase", event=event.key)
+        assert contents_with(fleet, "Mallory") == []
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_one_turn_is_told_of_so_many_events_and_no_more(tmp_path: Path) -> None:
+    fleet, scripted = session_fleet(tmp_path, lambda briefing: says(WAITS))
+    many, large = MAX_TOLD + 3, "x" * (MAX_TOLD_BYTES // 3)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        run = run_of(fleet, ask("a")).id
+        for batch in (
+            [ask(str(number)) for number in range(many)],
+            [Event("forum", f"l{at}", "worker.job", None, None, {"thread": "t1", "text": large})
+             for at in range(4)],
+        ):  # fmt: skip
+            await order(fleet, "pause", run=run)
+            await fleet.send(*batch)
+            await fleet.wait_until_idle()
+            await order(fleet, "resume", run=run)
+            await fleet.wait_until_idle()
+        told = [len(one.task.get("session", ())) for one in scripted.briefings]
+        assert [number for number in told if number] == [MAX_TOLD, 3, 2, 2]
+
+
+async def test_a_dead_letter_is_not_redriven_beside_the_next_run_of_its_session(
+    tmp_path: Path,
+) -> None:
+    fleet, _ = session_fleet(tmp_path, lambda briefing: says(WAITS))
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        first, services = run_of(fleet, ask("a")), fleet.app.services
+        epoch = services.store.cluster.lease_epoch(first)
+        assert epoch is not None
+        await dead_letter(services, first, epoch, "a test")
+        await fleet.send(ask("b"))
+        await fleet.wait_until_idle()
+        later = run_of(fleet, ask("b")).id
+        with pytest.raises(BadCommand, match=f"its session goes on in run {later}"):
+            await fleet.app.commands.redrive(fleet.order(), [first.id])
+        await order(fleet, "cancel", run=later)
+        await fleet.wait_until_idle()
+        await fleet.app.commands.redrive(fleet.order(), [first.id])
+        await fleet.send(ask("c"))
+        await fleet.wait_until_idle()
+        assert run_of(fleet, ask("a")).state == "waiting"
+        joined = {entry["cause"]: entry["run"] for entry in fleet.entries("event.joined")}
+        assert joined == {run_of(fleet, ask("c")).position: first.id}
+
+
+async def test_a_memory_names_the_events_that_joined_its_run(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        learned = (Candidate("notes", "work", "Ask the desk first.", topics=("ways",)),)
+        said = says(WAITS)
+        return replace(said, candidates=learned) if briefing.task.get("session") else said
+
+    fleet, _ = session_fleet(tmp_path, answer)
+    bank = fleet.content / "memory" / "notes"
+    bank.mkdir()
+    (bank / "bank.yaml").write_text(BANK)
+    async with fleet:
+        await fleet.send(ask("a"))
+        await fleet.wait_until_idle()
+        await fleet.send(ask("b"))
+        await fleet.wait_until_idle()
+        store = fleet.app.store
+        for source in (ask("a").key, ask("b").key):
+            (found,) = find_learned(store, ["worker"], source)
+            assert found.candidate is not None
+            assert found.candidate.text == "Ask the desk first."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.contract.engine.test_tasks import (
     Answer,
@@ -32,6 +35,7 @@ from vedette.domain.run import ActionRow, Superseded
 from vedette.engine.handle import run_to_completion
 from vedette.engine.run_context import RunContext
 from vedette.engine.scheduler.failure_policy import dead_letter
+from vedette.engine.task_wait import MAX_WAITS
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.action import format_awaited
 from vedette.ledger.history.explain import explain
@@ -118,6 +122,38 @@ async def test_it_wakes_at_its_time(tmp_path: Path) -> None:
         assert run_of(fleet, run).state == "done"
         assert told(scripted)["data"] == {"woke": "time"}
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+class HeldWorld(World):
+    """A world whose first call lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.called, self.let_go = threading.Event(), threading.Event()
+        super().__init__(answer=self._hold)
+
+    def _hold(self, call: Any) -> None:
+        self.called.set()
+        assert self.let_go.wait(10)
+
+
+@pytest.mark.parametrize("first", ["wait", "call"])
+async def test_an_event_that_comes_while_the_turn_calls_is_not_missed(
+    tmp_path: Path, first: str
+) -> None:
+    world = HeldWorld()
+    both = [wait(event="reply", for_s=10 * 86_400), send("question")]
+    if first == "call":
+        both.reverse()
+    fleet, scripted = waiting_fleet(tmp_path, ManualClock(), once(*both), world=world)
+    async with fleet:
+        run = await start(fleet)
+        assert await asyncio.to_thread(world.called.wait, 10)
+        await fleet.send(reply("soon"))
+        world.let_go.set()
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert told(scripted)["data"]["woke"] == "event"
+        assert waits_kept(fleet) == 0
 
 
 async def test_it_wakes_by_the_first_event_that_matches(tmp_path: Path) -> None:
@@ -399,20 +435,61 @@ async def test_an_event_whose_type_is_named_no_more_is_not_told(tmp_path: Path) 
         assert told(scripted)["status"] == "failed"
 
 
-async def test_content_is_not_erased_under_a_wait(tmp_path: Path) -> None:
+async def test_what_waits_on_erased_content_ends_where_that_is_ordered(tmp_path: Path) -> None:
     fleet, _ = waiting_fleet(tmp_path, ManualClock(), once(wait(event="reply")))
     async with fleet:
         run = await start(fleet)
         await fleet.wait_until_idle()
         store, event = fleet.app.store, run_of(fleet, run).event
         target, draft = ErasureTarget("event", event), Draft("body.erased", {"actor": "person:kim"})
-        with pytest.raises(BadCommand) as refused:
-            await store.commands.erase(target, draft, stateless=("worker",), end=True)
-        assert refused.value.mend == f"vedette work cancel {run}"
-        await order(fleet, "cancel", run=run)
-        await fleet.wait_until_idle()
+        with pytest.raises(BadCommand):
+            await store.commands.erase(target, draft, stateless=("worker",))
+        assert waits_kept(fleet) == 1
         await store.commands.erase(target, draft, stateless=("worker",), end=True)
+        assert (run_of(fleet, run).state, wait_row(fleet, run).effect) == ("done", "cancelled")
         assert waits_kept(fleet) == 0
+        assert list(store.ledger.row_mismatches()) == []
+
+
+def contents_with(fleet: FleetHarness, word: str) -> list[str]:
+    """Return the kinds of the entries whose content has a word, and the rows that have it."""
+    database = fleet.app.store.runs._database
+    entries = fleet.app.store.ledger.walk(None)
+    kinds = [
+        orjson.loads(raw)["kind"] for _, raw, _, data in entries if word.encode() in (data or b"")
+    ]
+    rows = database.rows("SELECT tool, record, answer FROM action")
+    found = [str(tool) for tool, *held in rows if word.encode() in b"".join(x or b"" for x in held)]
+    return kinds + found
+
+
+async def test_what_a_wait_was_told_goes_with_the_event(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> Any:
+        if briefing.turn == 1:
+            return says(wait(event="reply"))
+        if briefing.turn == 2:
+            heard = told(scripted)["data"]["event"]["data"]["text"]
+            return says(send(heard), wait(for_s=60))
+        return says(finish())
+
+    clock = ManualClock()
+    fleet, scripted = waiting_fleet(tmp_path, clock, answer)
+    event = reply("a", data={"thread": 7, "text": "Mallory"})
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.send(event)
+        await fleet.wait_until_idle()
+        with pytest.raises(BadCommand, match=f"run {run} still needs this content"):
+            await erase(fleet, event)  # it goes on with what it was told
+        clock.advance(DAY)
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert "turn.reasoned" in contents_with(fleet, "Mallory")
+        await erase(fleet, event)
+        assert contents_with(fleet, "Mallory") == []
+        assert fleet.body(run_of(fleet, run).position)["data"]["goal"]  # its own event stays
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
 
 
 async def test_a_dead_letter_waits_for_nothing(tmp_path: Path) -> None:
@@ -484,3 +561,65 @@ async def test_a_large_event_is_told_by_reference_and_keeps_its_label(tmp_path: 
         data = told(scripted)["data"]
         assert data["event"]["data"]["text"]["size"] == 50_000
         assert data["event"]["data"]["text"]["readers"] == data["readers"] == ["desk"]
+
+
+async def test_two_agents_do_not_wake_each_other_for_ever(tmp_path: Path) -> None:
+    """What a run does comes of all that it took in: calls and the policy question say so."""
+    world, clock = World(), ManualClock()
+    fleet, _ = waiting_fleet(tmp_path, clock, once(wait(event="reply")), world=world)
+    async with fleet:
+        first = await start(fleet)
+        await fleet.wait_until_idle()
+        # What the other agent says of a third's event.
+        await fleet.send(reply("a", lineage=("third", "other"), hops=5))
+        await fleet.wait_until_idle()
+        assert run_of(fleet, first).state == "done"
+        (call,) = world.calls
+        assert call.lineage == ("third", "other", "worker")
+        sent = [
+            fleet.body(entry["seq"])["question"]["context"]["event"]
+            for entry in fleet.entries("action.decided")
+            if entry["tool"] == "wire.send"
+        ]
+        assert [(one["hops"], one["lineage"]) for one in sent] == [(5, ["third", "other"])]
+        # What comes of that finds neither of them again.
+        clock.advance(1)
+        second = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.send(reply("b", lineage=call.lineage, hops=len(call.lineage)))
+        await fleet.send(reply("far", lineage=("third",), hops=9))  # the fleet takes 8
+        await fleet.wait_until_idle()
+        assert run_of(fleet, second).state == "waiting"
+        assert len(fleet.entries("event.matched")) == 1
+
+
+@pytest.mark.parametrize("waits_for", ["event", "time"])
+async def test_a_stop_of_the_tool_settles_nothing_until_it_is_lifted(
+    tmp_path: Path, waits_for: str
+) -> None:
+    clock = ManualClock()
+    asked = wait(event="reply") if waits_for == "event" else wait(for_s=60)
+    fleet, scripted = waiting_fleet(tmp_path, clock, once(asked))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        await fleet.submit_confirmed("stop", tool="task.wait")
+        await fleet.send(reply("a"))
+        clock.advance(DAY)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, wait_row(fleet, run).effect) == ("resume", "started")
+        await fleet.submit_confirmed("resume", tool="task.wait")
+        await fleet.wait_until_idle()
+        assert run_of(fleet, run).state == "done"
+        assert told(scripted)["data"]["woke"] == waits_for
+
+
+async def test_a_turn_begins_so_many_waits(tmp_path: Path) -> None:
+    asked = [wait(event="reply", where={"/data/thread": at}) for at in range(MAX_WAITS + 1)]
+    fleet, _ = waiting_fleet(tmp_path, ManualClock(), once(*asked))
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        assert waits_kept(fleet) == MAX_WAITS
+        (refused,) = fleet.entries("action.refused")
+        assert fleet.body(refused["seq"])["why"] == f"a turn has {MAX_WAITS} waits at most"

@@ -145,7 +145,7 @@ async def test_what_people_did_to_a_task_is_in_its_course(tmp_path: Path) -> Non
         assert found.state == "cancelled"
         assert told["interrupts"] == {
             "holds": 0, "stalls": 2, "pauses": 1, "resumes": 0, "steers": 1, "additions": 0,
-        "revisions": 0,
+            "revisions": 0,
         }  # fmt: skip
         assert told["starts"] == 1
         assert told["waited_us"] > 0

@@ -9,13 +9,17 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.contract.store.test_store import ADAPTERS, CLOCK
 
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
+from vedette.domain.event import Event
 from vedette.domain.event_wait import WAITS, EventWait
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunWake
+from vedette.domain.task_words import CANCELLED, JOINED
+from vedette.store.event_waits import EventWaits
 from vedette.testing.sample_steps import (
     accept_events,
     action,
@@ -149,3 +153,50 @@ async def test_an_edited_row_keeps_no_event_out(store: Store) -> None:
     await begin_wait(store, one, "event", own_rows=(bad,))
     (answer,) = await store.steps.accept([arrival(event(7), "b")], None)
     assert (answer.duplicate, answer.woken) == (False, ())
+
+
+async def test_an_event_that_no_wait_can_name_is_accepted_beside_others(store: Store) -> None:
+    one, two = await accept_events(store, event(1), event(2), agent="a")
+    for run, asked in ((one, EventWait("metric.point", {"/data": {"value": 5}})), (two, ASKED)):
+        own = RowWrite(WAITS, asked.row_key(action(run).id), {"agent": "a", "places": asked.places})
+        await begin_wait(store, run, "event", own_rows=(own,))
+    odd = replace(event(8), data={"\u00fc": 1})
+    answers = await store.steps.accept([arrival(event(7), "b"), arrival(odd, "b")], None)
+    assert [(one.duplicate, one.woken) for one in answers] == [(False, (two.id,)), (False, ())]
+    assert read(store, one).wake_us == 2**50
+
+
+async def test_only_an_event_of_a_type_that_is_waited_for_is_looked_at(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    find = EventWaits.find
+
+    def note(waits: EventWaits, event: Event) -> list[str]:
+        looked.append(event.id)
+        return find(waits, event)
+
+    monkeypatch.setattr(EventWaits, "find", note)
+    (one,) = await accept_events(store, event(1), agent="a")
+    row = RowWrite(WAITS, ASKED.row_key(action(one).id), {"agent": "a", "places": ASKED.places})
+    await begin_wait(store, one, "event", own_rows=(row,))
+    for seen in (
+        replace(event(2), type="other"),
+        event(7),  # wakes it: nobody waits for the type any more
+        event(9),
+    ):
+        await store.steps.accept([arrival(seen, "b")], None)
+    assert looked == [event(7).id]
+
+
+async def test_an_event_joins_no_task_that_was_cancelled_in_the_same_group(store: Store) -> None:
+    one, two = await accept_events(store, event(1), event(2), agent="a")
+    await store.steps.commit(step(store, one, turn=1, state="waiting"))
+    cancelled = store.commands.move_task(one.id, Draft(CANCELLED, {"agent": "a", "actor": "p"}))
+    said = asyncio.ensure_future(cancelled)
+    await asyncio.sleep(0)
+    wake = RunWake(one.id, Draft(JOINED, {"turn": 1}, two.position))
+    joins = closing_step(store, two, observed=False, wakes=(wake,))
+    assert (await store.steps.commit(joins)).status is CommitStatus.FENCED_RUN
+    await said
+    assert store.ledger.run_entries(one.id, (JOINED,)) == []

@@ -19,7 +19,8 @@ from vedette.domain.spend import SpendTotal
 class Arrival(Struct, frozen=True):
     """An Event on its way in: its canonical payload, and for each agent it wakes the key.
 
-    `cause` is the entry that led to it, where that is one of ours.
+    `cause` is the entry that led to it, where that is one of ours. One that came `over_hops`, more
+    than the fleet takes, wakes nobody that waits, as it begins no run.
     """
 
     event: Event
@@ -27,6 +28,7 @@ class Arrival(Struct, frozen=True):
     wakes: tuple[tuple[str, str], ...]
     subject: str | None
     cause: int | None = None
+    over_hops: bool = False
 
 
 class AcceptResult(Struct, frozen=True):

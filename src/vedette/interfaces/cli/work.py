@@ -212,6 +212,8 @@ def move(run: str, order: OrderOptions) -> None:
 def _say(verb: str, args: Mapping[str, Any], order: OrderOptions) -> None:
     done = submit_command(current_settings(), verb, args, order)
     lines = [f"{done['run']}: {_SAID[done['said']]}", *deferred_note(done, "it is acted on")]
+    if untold := done.get("untold"):
+        lines.append(f"events that joined it, and that no turn was told of: {untold}")
     print_result(done, "\n".join(lines))
 
 
