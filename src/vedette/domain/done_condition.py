@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.errors import Permanent
 from vedette.domain.schema_check import find_schema_problems
 
 MAX_CONDITIONS = 50
@@ -251,16 +252,22 @@ def _look_up(value: Any, pointer: str) -> Any | UnsetType:
 # --- as they are written -------------------------------------------------------------------------
 
 
-def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]:
-    """Return the conditions that are written in a list, or none and everything wrong with it."""
+def read_conditions(
+    value: Any, beside: Sequence[DoneCondition] = ()
+) -> tuple[tuple[DoneCondition, ...], list[Fault]]:
+    """Return the conditions that are written in a list, or none and everything wrong with it.
+
+    `beside` are those that the task has already: the limits are of all together.
+    """
     if not isinstance(value, list) or not value:
         return (), [((), "is not a list of conditions", "begin with - name: …")]
-    if len(value) > MAX_CONDITIONS:
-        return (), [((), f"has {len(value)} conditions", f"write {MAX_CONDITIONS} at most")]
+    if (many := len(value) + len(beside)) > MAX_CONDITIONS:
+        what = f"has {many} conditions" + (", with those that the task has" if beside else "")
+        return (), [((), what, f"write {MAX_CONDITIONS} at most")]
     faults: list[Fault] = []
     found: list[DoneCondition] = []
     for at, one in enumerate(value):
-        wrong = [((at, *inside), what, mend) for inside, what, mend in _find_faults(one)]
+        wrong = [((at, *inside), what, mend) for inside, what, mend in _find_written_faults(one)]
         faults += wrong
         if wrong:
             continue
@@ -270,6 +277,17 @@ def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]
             faults.append(((at, "name"), what, "give each a name of its own"))
         found.append(condition)
     return ((), faults) if faults else (tuple(found), [])
+
+
+def load_conditions(recorded: Any) -> tuple[DoneCondition, ...]:
+    """Return conditions of a record, which were checked before they were recorded.
+
+    Limits of what is written do not apply: they may have been others then, and what is recorded
+    holds. Raises Permanent if they cannot be read, as a task without them would end too early.
+    """
+    if not isinstance(recorded, list) or any(True for one in recorded for _ in _find_faults(one)):
+        raise Permanent("the recorded done conditions of the task cannot be read")
+    return tuple(_build(one) for one in recorded)
 
 
 def write_condition(condition: DoneCondition) -> dict[str, Any]:
@@ -295,15 +313,25 @@ def write_condition(condition: DoneCondition) -> dict[str, Any]:
     }
 
 
+def _find_written_faults(value: Any) -> Iterator[Fault]:
+    faults = list(_find_faults(value))
+    yield from faults
+    if faults:
+        return
+    if (name := value["name"]) in _ENGINES:
+        yield ("name",), f"{name} is the engine's own condition", "give it another"
+    if "schema" in value:
+        yield from _schema_faults(value["schema"])
+
+
 def _find_faults(value: Any) -> Iterator[Fault]:
+    """Yield what keeps a condition from being read, without what only a writer is held to."""
     if not isinstance(value, Mapping):
         yield (), "is not a condition", f"give it a name and one of {', '.join(_KINDS)}"
         return
     name = value.get("name")
     if not _is_word(name):
         yield ("name",), "a condition has a name of a-z, 0-9 and _", "add name:"
-    if name in _ENGINES:
-        yield ("name",), f"{name} is the engine's own condition", "give it another"
     kinds = [kind for kind in _KINDS if kind in value]
     if len(kinds) != 1:
         what = f"has {' and '.join(kinds)}" if kinds else "says nothing that is to hold"
@@ -352,12 +380,11 @@ def _artefact_faults(value: Mapping[str, Any]) -> Iterator[Fault]:
             return
     if len(sizes) == 2 and sizes["min_size"] > sizes["max_size"]:
         yield ("max_size",), "is below min_size", "write the larger one here"
-    if "schema" not in value:
-        return
-    schema = value["schema"]
-    if not isinstance(schema, Mapping):
+    if not isinstance(value.get("schema", {}), Mapping):
         yield ("schema",), "is no JSON Schema", "write for example {type: object}"
-        return
+
+
+def _schema_faults(schema: Mapping[str, Any]) -> Iterator[Fault]:
     problems = find_schema_problems(schema, of_arguments=False)
     yield from ((("schema", *one.path), one.what, one.mend) for one in problems)
     if not problems and normalize_json(schema) != schema:

@@ -21,7 +21,7 @@ from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
-    read_conditions,
+    load_conditions,
     write_condition,
 )
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
@@ -69,7 +69,8 @@ def read_task(agent: Agent, event: Event) -> Task | None:
     """Return the task that an event gives an agent; None if its run is none.
 
     What a person gives is one even if the agent takes no tasks by now: then it waits for a person.
-    Raises nothing: what the engine vouches for was checked before it was accepted.
+    What the engine vouches for was checked before it was accepted. Raises Permanent if its
+    conditions cannot be read.
     """
     plan = agent.work
     own, deadline_us = ((), 0) if plan is None else (plan.conditions, plan.deadline_us)
@@ -79,7 +80,7 @@ def read_task(agent: Agent, event: Event) -> Task | None:
     if not event.is_task:
         return None
     data = event.data
-    given, _ = read_conditions(data["conditions"]) if "conditions" in data else ((), [])
+    given = load_conditions(data["conditions"]) if "conditions" in data else ()
     return Task(
         data["goal"],
         data.get("inputs", {}),
@@ -94,7 +95,8 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     """Return the task that a run is; None if it is none.
 
     Once a turn is recorded (`first_turn` is the run's first, as its body has it), that says whether
-    it is one, with which goal and conditions, whatever the agent's release says by now.
+    it is one, with which goal and conditions, whatever the agent's release says by now. Raises
+    Permanent if these cannot be read.
     """
     task = read_task(agent, event)
     if first_turn is None:
@@ -102,7 +104,7 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     recorded = first_turn.get("task")
     if recorded is None:
         return None
-    conditions, _ = read_conditions(recorded["done"])
+    conditions = load_conditions(recorded["done"])
     names = recorded.get("own", ())
     inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
     if task is None and agent.work is not None:
@@ -120,11 +122,15 @@ def record_task(task: Task) -> dict[str, Any]:
 
 
 def list_proposed(actions: Iterable[ActionRow]) -> tuple[DoneCondition, ...]:
-    """Return the conditions that a run's actions proposed, as they were taken."""
+    """Return the conditions that a run's actions proposed, as they were taken.
+
+    Raises Permanent if one cannot be read.
+    """
     found: list[DoneCondition] = []
     for row in actions:
-        if row.tool == PROPOSE_TOOL and row.effect == "done" and row.answer is not None:
-            found += read_conditions(orjson.loads(row.answer)["data"]["conditions"])[0]
+        if row.tool == PROPOSE_TOOL and row.effect == "done":
+            taken = {} if row.answer is None else orjson.loads(row.answer)["data"]
+            found += load_conditions(taken.get("conditions"))
     return tuple(found)
 
 

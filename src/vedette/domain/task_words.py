@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vedette.domain.done_condition import DoneCondition, read_conditions
+from vedette.domain.done_condition import DoneCondition, load_conditions
 
 STALLED, STEERED, PAUSED, RESUMED, CANCELLED, MOVED, ADDED, REVISED = TASK_KINDS = (
     "task.stalled", "task.steered", "task.paused", "task.resumed", "task.cancelled", "task.moved",
@@ -66,7 +66,10 @@ class TaskWords(Struct, frozen=True):
 
     @classmethod
     def of(cls, entries: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> TaskWords:
-        """Return what entries of STANDING_KINDS come to, oldest first, each with its body."""
+        """Return what entries of STANDING_KINDS come to, oldest first, each with its body.
+
+        Raises Permanent for a revision whose conditions cannot be read.
+        """
         notes: list[Mapping[str, Any]] = []
         told: list[str] = []
         items: list[Mapping[str, Any]] = []
@@ -98,7 +101,7 @@ class TaskWords(Struct, frozen=True):
                 items.append({**body["item"], "id": id})
             elif kind == REVISED:
                 given = body.get("conditions")
-                conditions = None if given is None else read_conditions(given)[0]
+                conditions = None if given is None else load_conditions(given)
                 revision = Revision(told.count(REVISED) + 1, body["goal"], conditions)
         return cls(
             tuple(notes[-_MOST_NOTES:]), tuple(told), tuple(items), revision, turn, at_us, paused,

@@ -528,7 +528,8 @@ class TaskProgress(Struct):
         self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]
     ) -> Outcome:
         """Take conditions that the first turn proposes; some of them must be left to reach."""
-        found, faults = read_conditions(action.args["conditions"])
+        task = self.given.revise(self.step_proposed, None)
+        found, faults = read_conditions(action.args["conditions"], (*task.given, *task.own))
         agent = self.agent
         for at, one in enumerate(found):
             fault = find_unreachable(

@@ -6,7 +6,7 @@ entry of its run, which a worker that has it finds, or whoever takes it up next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonicalize, normalize_json, short_id
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.done_condition import find_unreachable, read_conditions
+from vedette.domain.done_condition import DoneCondition, find_unreachable, read_conditions
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
@@ -97,8 +97,7 @@ async def _start(commands: Commands, order: Order, args: Mapping[str, Any]) -> d
         raise BadCommand(
             f"{name} takes no tasks", where=f"{name}/agent.yaml", mend="add work: {} to it"
         )
-    data = _task_data(args)
-    _refuse_unreachable(agent, data)
+    data = _task_data(agent, args)
     now = services.clock.now_us()
     id = short_id("task", name, order.command_id or now)
     event = task_event(
@@ -115,7 +114,7 @@ async def _start(commands: Commands, order: Order, args: Mapping[str, Any]) -> d
     return {"agent": name, "event": receipt.event, "run": receipt.runs[0]}
 
 
-def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
+def _task_data(agent: Agent, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task's event data. Raises BadCommand for what is none."""
     goal = args.get("goal", "")
     if not 0 < len(goal.strip()) <= len(goal) <= MAX_GOAL:
@@ -128,7 +127,8 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
             data["inputs"] = inputs
     except ValueError as error:
         raise BadCommand(f"the inputs have no JSON form: {error}") from error
-    data |= _conditions_data(args)
+    own = () if agent.work is None else agent.work.conditions
+    data |= _conditions_data(agent, own, args)[0]
     if (deadline := args.get("deadline")) is not None:
         try:
             data["deadline_us"] = duration_us(deadline)
@@ -139,23 +139,33 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _conditions_data(args: Mapping[str, Any]) -> dict[str, Any]:
+def _conditions_data(
+    agent: Agent, own: Sequence[DoneCondition], args: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[DoneCondition, ...] | None]:
+    """Return the conditions that a person gives, as data and as they are read; None for none.
+
+    `own` are those of the release, which hold too. Raises BadCommand for what is none, for one that
+    the agent can never meet, and for a name that is given already.
+    """
     conditions = args.get("conditions")
     if conditions is None:
-        return {}
-    _, faults = read_conditions(conditions)
+        return {}, None
+    found, faults = read_conditions(conditions, own)
     if faults:
         path, what, mend = faults[0]
         where = "conditions" + "".join(f"[{one!r}]" for one in path)
         raise BadCommand(what, where=where, mend=mend)
-    return {"conditions": conditions}
+    _refuse_unreachable(agent, own, found)
+    return {"conditions": conditions}, found
 
 
-def _refuse_unreachable(agent: Agent, data: Mapping[str, Any]) -> None:
-    """Raise BadCommand for a condition that an agent can never meet, or that has one already."""
-    own = [] if agent.work is None else [one.name for one in agent.work.conditions]
-    for condition in read_conditions(data.get("conditions", []))[0]:
-        if condition.name in own:
+def _refuse_unreachable(
+    agent: Agent, own: Sequence[DoneCondition], conditions: Sequence[DoneCondition]
+) -> None:
+    live = () if agent.work is None else agent.work.conditions
+    names = {one.name for one in (*own, *live)}
+    for condition in conditions:
+        if condition.name in names:
             what = f"{agent.name}'s done.yaml has a condition {condition.name!r}, which holds too"
             raise BadCommand(what, mend="give this one another name")
         fault = find_unreachable(
@@ -230,12 +240,7 @@ def _revise(
     goal = args.get("goal", "")
     if not 0 < len(goal.strip()) <= len(goal) <= MAX_GOAL:
         raise BadCommand(f"a goal has 1 to {MAX_GOAL} characters", mend="give --goal TEXT")
-    data = _conditions_data(args)
-    _refuse_unreachable(agent, data)
-    names = {one["name"] for one in data.get("conditions", ())}
-    if twice := sorted(names & {one.name for one in task.own}):
-        what = f"the task has a condition {twice[0]!r} of its release, which holds too"
-        raise BadCommand(what, mend="give this one another name")
+    data, _ = _conditions_data(agent, task.own, args)
     return {"goal": goal, **data}
 
 
