@@ -170,6 +170,13 @@ def evaluate(conditions: Sequence[DoneCondition], facts: TaskFacts) -> list[Cond
     return [_evaluate_one(condition, facts) for condition in conditions]
 
 
+def is_evidence(condition: DoneCondition) -> bool:
+    """Say whether a condition is on what was done or is recorded, not on what its agent says of its
+    own items.
+    """
+    return isinstance(condition, ActionDone | ArtefactsMade | RowValue)
+
+
 def asks_person(conditions: Sequence[DoneCondition]) -> bool:
     """Say whether one of the conditions is that a person approves."""
     return any(isinstance(condition, PersonApproves) for condition in conditions)

@@ -21,6 +21,7 @@ from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
+    is_evidence,
     load_conditions,
     write_condition,
 )
@@ -35,8 +36,8 @@ MAX_GOAL = 20_000  # characters
 class Task(Struct, frozen=True):
     """A goal, inputs, done conditions, and how long it may take before a person is asked.
 
-    Conditions are `given` by the event, a person or the first turn, or `own` to the agent's
-    release. `revision` counts the goals that people gave it.
+    Conditions are `given` by the event or a person, `own` to the agent's release, or `proposed` by
+    its first turn. `revision` counts the goals that people gave it.
     One that an agent gave has its `delegation`.
     """
 
@@ -47,22 +48,33 @@ class Task(Struct, frozen=True):
     deadline_us: int
     delegation: Delegation | None = None
     revision: int = 1
+    proposed: tuple[DoneCondition, ...] = ()
+
+    @property
+    def stated(self) -> tuple[DoneCondition, ...]:
+        """Return the conditions that somebody wrote."""
+        return (*self.given, *self.proposed, *self.own)
 
     @property
     def conditions(self) -> tuple[DoneCondition, ...]:
-        """Return all that must hold; where nobody wrote any a person is asked."""
-        return (*self.given, *self.own) or NO_CONDITIONS
+        """Return all that must hold.
+
+        Where nobody gave any a person is asked, unless what the first turn proposed is on evidence:
+        its agent closes items itself.
+        """
+        known = self.given or self.own or any(map(is_evidence, self.proposed))
+        return self.stated if known else (*self.stated, *NO_CONDITIONS)
 
     def revise(self, proposed: Sequence[DoneCondition], revision: Revision | None) -> Task:
         """Return the task with what its first turn proposed, as a person revised it last.
 
-        Conditions that they gave take the place of those that the event gave or a turn proposed.
+        Conditions that they gave take the place of those that the event gave. What was proposed was
+        for the goal of before, and holds for no other.
         """
-        task = replace(self, given=(*self.given, *proposed))
         if revision is None:
-            return task
-        given = task.given if revision.conditions is None else revision.conditions
-        return replace(task, goal=revision.goal, given=given, revision=revision.number)
+            return replace(self, proposed=tuple(proposed))
+        given = self.given if revision.conditions is None else revision.conditions
+        return replace(self, goal=revision.goal, given=given, revision=revision.number)
 
 
 def read_task(agent: Agent, event: Event) -> Task | None:

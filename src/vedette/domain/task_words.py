@@ -28,7 +28,7 @@ _MOST_NOTES = 20
 
 
 class Revision(Struct, frozen=True):
-    """A task's goal as a person changed it, and its conditions where they gave others (else None).
+    """A task's goal as a person changed it, and its conditions if one gave others (else None).
 
     The first revision is what the task began with, so the first of these has the number 2.
     """
@@ -100,8 +100,9 @@ class TaskWords(Struct, frozen=True):
                     id += "~"
                 items.append({**body["item"], "id": id})
             elif kind == REVISED:
-                given = body.get("conditions")
-                conditions = None if given is None else load_conditions(given)
+                conditions = None if revision is None else revision.conditions
+                if (given := body.get("conditions")) is not None:
+                    conditions = load_conditions(given)
                 revision = Revision(told.count(REVISED) + 1, body["goal"], conditions)
         return cls(
             tuple(notes[-_MOST_NOTES:]), tuple(told), tuple(items), revision, turn, at_us, paused,

@@ -75,13 +75,12 @@ class FactReader(Struct):
         if anew:
             self._erased.clear()
         actions = {row.id for row in counted}
-        return [
-            self._describe(head, [one for one in asked if one.covers(head.tool, head.type)])
-            for head in self._heads
-            if head.action in actions
-        ]
+        return [self._describe(head, asked) for head in self._heads if head.action in actions]
 
-    def _describe(self, head: ArtefactHead, asked: Sequence[ArtefactsMade]) -> ArtefactFact:
+    def _describe(self, head: ArtefactHead, conditions: Sequence[ArtefactsMade]) -> ArtefactFact:
+        # What the engine's own tools answer is of no media type that counts: an agent reads at will.
+        type = "" if head.tool in ENGINE_TOOLS else head.type
+        asked = [one for one in conditions if one.covers(head.tool, type)]
         found: list[Artefact | None] = []
 
         def content() -> Artefact | None:
@@ -97,7 +96,7 @@ class FactReader(Struct):
             for one in asked
             if one.schema is not None and not is_erased and not self._check(head, one, content)
         }
-        return ArtefactFact(head.tool, head.type, head.size, is_erased, frozenset(misfits))
+        return ArtefactFact(head.tool, type, head.size, is_erased, frozenset(misfits))
 
     def _check(
         self, head: ArtefactHead, asked: ArtefactsMade, content: Callable[[], Artefact | None]

@@ -32,6 +32,7 @@ from vedette.domain.done_condition import (
     asks_person,
     evaluate,
     find_unreachable,
+    is_evidence,
     read_conditions,
     write_condition,
 )
@@ -339,7 +340,7 @@ class TaskProgress(Struct):
         first = 2 if self.history.opinion else 1
         if row.turn != first or self.words.revision is not None:
             return FIXED_RULE
-        given = {one.name for one in (*self.given.given, *self.given.own, *self.step_proposed)}
+        given = {one.name for one in self.task.conditions}
         names = [one.get("name") for one in parse_record(row.record)["args"]["conditions"]]
         return GIVEN_RULE if any(one in given for one in names if isinstance(one, str)) else ""
 
@@ -528,13 +529,13 @@ class TaskProgress(Struct):
         self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]
     ) -> Outcome:
         """Take conditions that the first turn proposes; some of them must be left to reach."""
-        task = self.given.revise(self.step_proposed, None)
-        found, faults = read_conditions(action.args["conditions"], (*task.given, *task.own))
+        found, faults = read_conditions(action.args["conditions"], self.task.stated)
         agent = self.agent
+        tools = agent.tools.keys() - ENGINE_TOOLS.keys()  # what the agent notes is no evidence
         for at, one in enumerate(found):
             fault = find_unreachable(
                 one,
-                agent.tools,
+                tools,
                 has_rows=agent.collection is not None,
                 has_artefacts=agent.artefacts,
             )
@@ -545,11 +546,11 @@ class TaskProgress(Struct):
             where = "conditions" + "".join(f"[{one!r}]" for one in path)
             return Outcome("failed", {"where": where}, error=f"{where}: {what}; {mend}")
         before, self.step_proposed = self.step_proposed, (*self.step_proposed, *found)
-        names = {one.name for one in found}
+        names = {one.name for one in found if is_evidence(one)} or {one.name for one in found}
         states = [one for one in self.evaluate(rows, row) if one.name in names]
         if all(one.held for one in states):
             self.step_proposed = before
-            why = "all of them hold already: nothing would be left to do"
+            why = "what would show it holds already: nothing would be left to do"
             return Outcome("failed", error=why)
         return Outcome("done", {"conditions": [write_condition(one) for one in found]})
 

@@ -13,13 +13,21 @@ from typing import Any, Protocol
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonicalize, normalize_json, short_id
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.done_condition import DoneCondition, find_unreachable, read_conditions
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound
+from vedette.domain.done_condition import (
+    NO_CONDITIONS,
+    DoneCondition,
+    PersonApproves,
+    asks_person,
+    find_unreachable,
+    read_conditions,
+)
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
+from vedette.domain.roles import may_use_verb
 from vedette.domain.run import Run
-from vedette.domain.task import MAX_GOAL, Task, find_task, task_event
+from vedette.domain.task import MAX_GOAL, Task, find_task, list_proposed, task_event
 from vedette.domain.task_item import Item, find_item_fault, list_items
 from vedette.domain.task_words import (
     ADDED,
@@ -30,6 +38,7 @@ from vedette.domain.task_words import (
     RESUMED,
     REVISED,
     STEERED,
+    Revision,
     TaskWords,
 )
 from vedette.engine.delegation import find_child, open_asks
@@ -195,7 +204,9 @@ async def _say(
         await _say_below(services, run, draft)
     if since_us and verb != "work_pause":
         observe_wait(services, run.agent, since_us)
-    return {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+    dropped = {"dropped": more.get("dropped", [])} if verb == "work_goal" else {}
+    said = {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+    return {**said, **dropped}
 
 
 def _note(
@@ -240,8 +251,35 @@ def _revise(
     goal = args.get("goal", "")
     if not 0 < len(goal.strip()) <= len(goal) <= MAX_GOAL:
         raise BadCommand(f"a goal has 1 to {MAX_GOAL} characters", mend="give --goal TEXT")
-    data, _ = _conditions_data(agent, task.own, args)
-    return {"goal": goal, **data}
+    data, given = _conditions_data(agent, task.own, args)
+    was = _revised(services, run, task)
+    now = task.revise((), Revision(was.revision + 1, goal, given or was.given))
+    _require_approver(order, was, now)
+    kept = {one.name for one in now.stated}
+    dropped = [one.name for one in was.stated if one.name not in kept]
+    return {"goal": goal, **data, **({"dropped": dropped} if dropped else {})}
+
+
+def _revised(services: Services, run: Run, task: Task) -> Task:
+    """Return a task as its first turn and people left it."""
+    runs = services.store.runs
+    proposed = list_proposed(runs.actions(run.id))
+    return task.revise(proposed, TaskWords.of(runs.task_entries(run.id)).revision)
+
+
+def _require_approver(order: Order, was: Task, now: Task) -> None:
+    """Return if a revision keeps every approval of a person, or is of one who may give them.
+
+    Where nobody said who is asked any person will do. Raises Forbidden.
+    """
+    persons = [one for one in was.conditions if isinstance(one, PersonApproves)]
+    lost = [one.name for one in persons if one not in now.conditions]
+    if lost and tuple(persons) == NO_CONDITIONS and asks_person(now.conditions):
+        lost = []
+    if lost and not may_use_verb(order.principal.roles, "approve"):
+        what = f"this goal drops the approval {lost[0]!r} of a person, which needs approver"
+        mend = "keep it among the conditions, or ask somebody who has that role"
+        raise Forbidden(f"{order.principal}: {what}", mend=mend)
 
 
 _WORDS = {"work_steer": _note, "work_add": _add, "work_goal": _revise}

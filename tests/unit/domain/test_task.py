@@ -110,7 +110,7 @@ def test_what_is_revised_keeps_what_the_release_says() -> None:
     ]  # fmt: skip
     kept = task.revise((one,), Revision(2, "Else."))
     assert ([each.name for each in kept.conditions], kept.goal, kept.revision) == (
-        ["mine", "proposed", "list"], "Else.", 2,
+        ["mine", "list"], "Else.", 2,
     )  # fmt: skip
     others = task.revise((one,), Revision(3, "Else.", (two,)))
     assert [each.name for each in others.conditions] == ["other", "list"]
