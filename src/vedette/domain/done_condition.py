@@ -20,11 +20,13 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from vedette.domain.argument_schema import walk_schemas
 from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.errors import Permanent
 from vedette.domain.schema_check import find_schema_problems
 
-MAX_CONDITIONS = 50
+# Of all conditions of a task together: how many, and the schemas in them, each within another.
+MAX_CONDITIONS, MAX_SCHEMAS = 50, 200
 _MAX_NAME = 60
 # By the key that says what is looked at: what else such a condition may have.
 _KINDS: Mapping[str, frozenset[str]] = {
@@ -271,6 +273,12 @@ def read_conditions(
     if (many := len(value) + len(beside)) > MAX_CONDITIONS:
         what = f"has {many} conditions" + (", with those that the task has" if beside else "")
         return (), [((), what, f"write {MAX_CONDITIONS} at most")]
+    # Before any is looked at: to hold one to the draft's own schema takes a millisecond.
+    written = [one.get("schema") for one in value if isinstance(one, Mapping)]
+    known = [one.schema for one in beside if isinstance(one, ArtefactsMade)]
+    if (many := sum(map(_count_schemas, (*written, *known)))) > MAX_SCHEMAS:
+        what = f"has {many} JSON Schemas, one within another, of all conditions together"
+        return (), [((), what, f"write {MAX_SCHEMAS} at most")]
     faults: list[Fault] = []
     found: list[DoneCondition] = []
     for at, one in enumerate(value):
@@ -397,6 +405,13 @@ def _schema_faults(schema: Mapping[str, Any]) -> Iterator[Fault]:
     if not problems and normalize_json(schema) != schema:
         # An event keeps fractions as texts, and a schema of those is another.
         yield ("schema",), "has a number with a fraction", "use whole numbers"
+
+
+def _count_schemas(schema: Any) -> int:
+    try:
+        return 0 if schema is None else sum(1 for _ in walk_schemas(schema, ()))
+    except RecursionError:
+        return MAX_SCHEMAS + 1
 
 
 def _pointer_faults(key: str, pointer: Any) -> Iterator[Fault]:

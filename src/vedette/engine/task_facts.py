@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,11 +16,13 @@ from vedette.domain.done_condition import ActionDone, ArtefactFact, ArtefactsMad
 from vedette.domain.plan import Plan, PlanFacts
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow
-from vedette.domain.schema_validator import fits_schema
+from vedette.domain.schema_validator import list_fits
 from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL, PLAN_TOOL
 from vedette.ledger.history.compensations import is_undone
 
 _UNKNOWN_KIND = "effect.unknown"
+# An artefact that is larger fits no schema: it is held to one between two turns.
+MAX_CHECKED_CHARS = 1_000_000
 
 
 class FactReader(Struct):
@@ -75,43 +77,38 @@ class FactReader(Struct):
         if anew:
             self._erased.clear()
         actions = {row.id for row in counted}
-        return [self._describe(head, asked) for head in self._heads if head.action in actions]
+        # What was found of a schema stands under its content: another may have the same name later.
+        forms = {one.name: canonical_json(one.schema) for one in asked if one.schema is not None}
+        made = [head for head in self._heads if head.action in actions]
+        return [self._describe(head, asked, forms) for head in made]
 
-    def _describe(self, head: ArtefactHead, conditions: Sequence[ArtefactsMade]) -> ArtefactFact:
-        # What the engine's own tools answer is of no media type that counts: an agent reads at will.
+    def _describe(
+        self, head: ArtefactHead, conditions: Sequence[ArtefactsMade], forms: Mapping[str, bytes]
+    ) -> ArtefactFact:
+        # What the engine's own tools answer counts as no media type: an agent reads at will.
         type = "" if head.tool in ENGINE_TOOLS else head.type
         asked = [one for one in conditions if one.covers(head.tool, type)]
-        found: list[Artefact | None] = []
-
-        def content() -> Artefact | None:
-            if not found:
-                found.append(self.store.runs.artefact_of(head.seq))
-            return found[0]
-
-        if asked and head.seq not in self._erased:
-            self._erased[head.seq] = content() is None
+        schemas = {one.name: one.schema for one in asked if one.schema is not None}
+        keys = {name: (head.seq, forms[name]) for name in schemas}
+        open_names = [name for name, key in keys.items() if key not in self._fits]
+        artefact = None
+        if asked and (head.seq not in self._erased or open_names):
+            artefact = self.store.runs.artefact_of(head.seq)
+            self._erased.setdefault(head.seq, artefact is None)
         is_erased = self._erased.get(head.seq, False)
-        misfits = {
-            one.name
-            for one in asked
-            if one.schema is not None and not is_erased and not self._check(head, one, content)
-        }
+        if artefact is not None and open_names:
+            fit = self._check(artefact, [schemas[name] for name in open_names])
+            self._fits |= zip((keys[name] for name in open_names), fit, strict=True)
+        misfits = {name for name, key in keys.items() if not self._fits.get(key, False)}
         return ArtefactFact(head.tool, type, head.size, is_erased, frozenset(misfits))
 
-    def _check(
-        self, head: ArtefactHead, asked: ArtefactsMade, content: Callable[[], Artefact | None]
-    ) -> bool:
-        assert asked.schema is not None
-        key = head.seq, canonical_json(asked.schema)
-        if key not in self._fits:
-            artefact = content()
-            if artefact is None:
-                return False
-            value: Any = artefact.text
-            if artefact.type == JSON:
-                value = orjson.loads(artefact.text)
-            self._fits[key] = fits_schema(asked.schema, value)
-        return self._fits[key]
+    @staticmethod
+    def _check(artefact: Artefact, schemas: Sequence[Mapping[str, Any]]) -> list[bool]:
+        """Say which schemas an artefact's content fits; what is too large to check fits none."""
+        if len(artefact.text) > MAX_CHECKED_CHARS:
+            return [False] * len(schemas)
+        value = orjson.loads(artefact.text) if artefact.type == JSON else artefact.text
+        return list_fits(schemas, value)
 
     # --- what a plan is replaced on ------------------------------------------------------------
 

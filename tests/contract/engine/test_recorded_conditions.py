@@ -11,7 +11,7 @@ from tests.contract.engine.test_no_ratchet import names, own_conditions, propose
 from tests.contract.engine.test_tasks import finish, order, rules, run_of, says, start
 from tests.unit.domain.test_task import AGENT
 
-from vedette.domain import done_condition
+from vedette.domain import done_condition, schema_check
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -84,3 +84,47 @@ def test_what_of_a_record_cannot_be_read_is_an_error_and_no_task_without_conditi
         if broken is not None:
             with pytest.raises(Permanent, match="cannot be read"):
                 TaskWords.of([(word, {"goal": "y", "conditions": broken})])
+
+
+async def test_a_schema_is_held_to_the_drafts_own_where_it_is_proposed_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those of a task together are bounded, before any of them is looked at."""
+    looked: list[Any] = []
+    found = schema_check.find_metaschema_faults
+
+    def look(document: Any) -> Any:
+        looked.append(document)
+        return found(document)
+
+    monkeypatch.setattr(schema_check, "find_metaschema_faults", look)
+
+    def written(name: str, schemas: int) -> dict[str, Any]:
+        return {"name": name, "artefacts": "text/plain", "schema": {"allOf": [{}] * (schemas - 1)}}
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn > 1:
+            return says(final=True)
+        return says(
+            proposes(written("a", 990)),
+            proposes(written("b", 60), written("c", 60)),
+            proposes(written("d", 81)),
+            proposes(written("e", 80)),
+        )
+
+    fleet, scripted = own_conditions(tmp_path, answer)
+    path = fleet.content / "agents" / "worker" / "agent.yaml"
+    path.write_text(path.read_text() + "\nartefacts: true\n")
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        rows = fleet.app.store.runs.actions(run)
+        assert [row.effect for row in rows] == ["failed", "done", "failed", "done"]
+        assert b"has 201 JSON Schemas" in (rows[2].answer or b"")
+        assert names(scripted.briefings[-1]) == ["b", "c", "e"]
+        assert len(looked) == 3
+        await fleet.restart()
+        await order(fleet, "resume", run=run)
+        await fleet.wait_until_idle()
+        assert names(scripted.briefings[-1]) == ["b", "c", "e"]
+        assert len(looked) == 3
