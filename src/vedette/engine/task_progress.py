@@ -40,7 +40,14 @@ from vedette.domain.effect import Outcome
 from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
 from vedette.domain.origin import escape_pointer
-from vedette.domain.plan import NO_TRIGGER_RULE, Plan, PlanFacts, find_trigger, set_plan
+from vedette.domain.plan import (
+    NO_TRIGGER_RULE,
+    Plan,
+    PlanFacts,
+    find_step_fault,
+    find_trigger,
+    set_plan,
+)
 from vedette.domain.ports.store import Store
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run, RunWake
@@ -314,8 +321,9 @@ class TaskProgress(Struct):
         return TaskState(tuple(own), self.asks_person)
 
     def _is_unheard(self, turn: int) -> bool:
-        """Say whether people said something that a turn was not told of."""
-        return turn in self.told and self.told[turn].words < len(self.words.told)
+        """Say whether people said something that a turn was not told of, as far as is on record."""
+        told = self.told.get(turn)
+        return (0 if told is None else told.words) < len(self.words.told)
 
     def list_stale(self, rows: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the open finishes that were proposed before a person's last word."""
@@ -506,9 +514,9 @@ class TaskProgress(Struct):
             if fault:
                 return None, fault
             if (phase := args.get("phase")) is not None:
-                phases = [] if self.step_plan is None else self.step_plan.phases
-                if all(one["id"] != phase for one in phases):
-                    return None, f"the plan has no phase {phase!r}"
+                of_task = self.step_items.values()
+                if fault := find_step_fault(self.step_plan, phase, args["title"], of_task):
+                    return None, fault
                 inputs["phase"] = phase
             number = len(self.step_items) + 1
             about = {"id": id, "title": args["title"], "number": number, **inputs}
@@ -573,7 +581,7 @@ class TaskProgress(Struct):
         changed = set_plan(plan, {one["id"]: one["steps"] for one in phases}, self.step_items)
         if isinstance(changed, str):
             return Outcome("failed", error=changed)
-        if len(self.step_items) + len(changed) > MAX_ITEMS:
+        if len({*self.step_items, *(item["id"] for item in changed)}) > MAX_ITEMS:
             return Outcome("failed", error=f"a task has {MAX_ITEMS} items at most")
         for item in changed:
             if item["state"] == "set_aside":

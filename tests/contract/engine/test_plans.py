@@ -82,8 +82,8 @@ async def test_a_plan_is_told_phase_by_phase_and_ends_by_its_items(tmp_path: Pat
             "current": {
                 "id": "look",
                 "steps": [
-                    {"id": "a", "title": "step a", "state": "open"},
-                    {"id": "b", "title": "step b", "state": "open"},
+                    {"id": "a", "title": "step a"},
+                    {"id": "b", "title": "step b"},
                 ],
             },
         }
@@ -277,6 +277,32 @@ async def test_an_item_may_name_a_phase_of_the_plan(tmp_path: Path) -> None:
         worked = [one.task["items"].get("current", {}).get("id") for one in scripted.briefings]
         # In the order of the phases, and what belongs to none at the end.
         assert worked == [None, "a", "b", "late", "c", "free", None]
+
+
+async def test_a_turn_is_told_a_bounded_part_of_a_plan(tmp_path: Path) -> None:
+    """Whatever is added to a phase, and whatever plans left in it."""
+
+    def of_phase(id: str, title: str) -> Proposal:
+        return Proposal("item.add", {"id": id, "title": title, "phase": "look"})
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        turn = briefing.turn
+        if turn == 1:
+            return says(plan({"look": [str(at) for at in range(45)]}))
+        if turn == 2:
+            return says(close("0"), *(of_phase(f"a{at}", "t" * (199 + at)) for at in range(8)))
+        return says(final=True)
+
+    fleet, scripted = planning_fleet(tmp_path, answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        added = [row for row in fleet.app.store.runs.actions(run) if row.tool == "item.add"]
+        assert [row.effect for row in added] == ["done", "done", *["failed"] * 6]
+        assert b"title of 200" in (added[2].answer or b"")
+        told = scripted.briefings[2].task["plan"]
+        assert told["phases"][0]["of"] == 47
+        assert [one["id"] for one in told["current"]["steps"]] == [str(at) for at in range(1, 21)]
 
 
 @pytest.mark.parametrize("restart", [False, True])
