@@ -7,7 +7,7 @@ agent's release, of the first turn, or of a person's revision: see `vedette.doma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -21,6 +21,8 @@ from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
+    Fault,
+    find_unreachable,
     is_evidence,
     load_conditions,
     write_condition,
@@ -117,7 +119,10 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     if recorded is None:
         return None
     conditions = load_conditions(recorded["done"])
-    names = recorded.get("own", ())
+    names = recorded.get("own")
+    if names is None:  # of before it was recorded: what the event did not give was the release's
+        given_names = {one["name"] for one in _event_conditions(event)}
+        names = [one.name for one in conditions if one.name not in given_names]
     inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
     if task is None and agent.work is not None:
         deadline_us = agent.work.deadline_us
@@ -126,11 +131,15 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     return Task(recorded["goal"], inputs, given, own, deadline_us, find_delegation(event))
 
 
+def _event_conditions(event: Event) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = event.data.get("conditions", ()) if event.is_task else ()
+    return found
+
+
 def record_task(task: Task) -> dict[str, Any]:
     """Return what a run's first turn records of its task, as `find_task` reads it."""
-    own = {"own": [one.name for one in task.own]} if task.own else {}
     done = [write_condition(one) for one in (*task.given, *task.own)]
-    return {"goal": task.goal, "done": done, **own}
+    return {"goal": task.goal, "done": done, "own": [one.name for one in task.own]}
 
 
 def list_proposed(actions: Iterable[ActionRow]) -> tuple[DoneCondition, ...]:
@@ -144,6 +153,18 @@ def list_proposed(actions: Iterable[ActionRow]) -> tuple[DoneCondition, ...]:
             taken = {} if row.answer is None else orjson.loads(row.answer)["data"]
             found += load_conditions(taken.get("conditions"))
     return tuple(found)
+
+
+def list_unreachable(
+    agent: Agent, conditions: Sequence[DoneCondition], tools: Container[str]
+) -> list[Fault]:
+    """Return why an agent, with these tools of its own, can never meet some conditions."""
+    has_rows, has_artefacts = agent.collection is not None, agent.artefacts
+    found = (
+        find_unreachable(one, tools, has_rows=has_rows, has_artefacts=has_artefacts)
+        for one in conditions
+    )
+    return [((at, *fault[0]), *fault[1:]) for at, fault in enumerate(found) if fault is not None]
 
 
 def child_event_id(action: str) -> str:

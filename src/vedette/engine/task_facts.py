@@ -18,7 +18,7 @@ from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow
 from vedette.domain.schema_validator import list_fits
 from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL, PLAN_TOOL
-from vedette.ledger.history.compensations import is_undone
+from vedette.ledger.history.compensations import Standing, find_standing
 
 _UNKNOWN_KIND = "effect.unknown"
 # An artefact that is larger fits no schema: it is held to one between two turns.
@@ -37,17 +37,15 @@ class FactReader(Struct):
     _fits: dict[tuple[int, bytes], bool] = field(default_factory=dict)
     _erased: dict[int, bool] = field(default_factory=dict)
 
-    def list_undone(self, rows: Iterable[ActionRow], agent: Agent) -> set[str]:
-        """Return those of some actions that were undone since, or of which nobody knows."""
-        tools = agent.tools
-        return {
-            row.id
+    def find_undone(self, rows: Iterable[ActionRow], agent: Agent) -> dict[str, Standing]:
+        """Return those of some actions that were undone since (`undone`), or may be (`unknown`)."""
+        tools, runs = agent.tools, self.store.runs
+        found = {
+            row.id: find_standing(runs, self.fleet, row)
             for row in rows
-            if row.effect == "done"
-            and row.tool in tools
-            and tools[row.tool].inverse is not None
-            and is_undone(self.store.runs, self.fleet, row)
+            if row.effect == "done" and row.tool in tools and tools[row.tool].inverse is not None
         }
+        return {id: standing for id, standing in found.items() if standing != "stands"}
 
     def list_counted(
         self, conditions: Sequence[DoneCondition], rows: Iterable[ActionRow], agent: Agent
@@ -59,7 +57,7 @@ class FactReader(Struct):
         tools = {one.tool for one in conditions if isinstance(one, ActionDone)}
         of_all = any(isinstance(one, ArtefactsMade) for one in conditions)
         asked = [row for row in done if of_all or row.tool in tools]
-        undone = self.list_undone(asked, agent)
+        undone = self.find_undone(asked, agent)
         return [row for row in done if row.id not in undone]
 
     def list_artefacts(

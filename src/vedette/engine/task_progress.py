@@ -31,7 +31,6 @@ from vedette.domain.done_condition import (
     TaskState,
     asks_person,
     evaluate,
-    find_unreachable,
     is_evidence,
     read_conditions,
     write_condition,
@@ -52,7 +51,7 @@ from vedette.domain.ports.store import Store
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run, RunWake
 from vedette.domain.stop import StopState
-from vedette.domain.task import Task, find_task, list_proposed, record_task
+from vedette.domain.task import Task, find_task, list_proposed, list_unreachable, record_task
 from vedette.domain.task_item import (
     ITEM_STATES,
     MAX_ITEMS,
@@ -84,7 +83,7 @@ from vedette.engine.joined_events import JoinedEvents
 from vedette.engine.services import Services
 from vedette.engine.task_facts import FactReader
 from vedette.engine.task_history import TaskHistory
-from vedette.engine.tool_calls import answer_data
+from vedette.engine.tool_calls import UNSURE_REPEAT, answer_data
 
 # Rules of the engine's own, by which it refuses conditions that an agent proposes.
 FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
@@ -476,7 +475,8 @@ class TaskProgress(Struct):
     ) -> list[ActionRow]:
         """Return the actions of earlier turns like this one, for the same item.
 
-        One that was undone is none of them: it may be done again.
+        One that was undone is none of them: it may be done again. Raises BadProposal where nobody
+        knows whether one was.
         """
         current = told["items"].get("current")
         own = action.tool.performer == WORK_PERFORMER and action.tool.name != ASK_TOOL
@@ -485,7 +485,10 @@ class TaskProgress(Struct):
         turns = {turn for turn, note in self.told.items() if note.item == current["id"]}
         same = (action.digest, action.tool.name)
         like = [row for row in rows if (row.digest, row.tool) == same and row.turn in turns]
-        undone = self.facts.list_undone(like, self.agent)
+        undone = self.facts.find_undone(like, self.agent)
+        if "unknown" in undone.values():
+            where = next(id for id, standing in undone.items() if standing == "unknown")
+            raise BadProposal(UNSURE_REPEAT, where=where)
         return [row for row in like if row.id not in undone]
 
     def perform(self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> Outcome:
@@ -538,17 +541,9 @@ class TaskProgress(Struct):
     ) -> Outcome:
         """Take conditions that the first turn proposes; some of them must be left to reach."""
         found, faults = read_conditions(action.args["conditions"], self.task.stated)
-        agent = self.agent
-        tools = agent.tools.keys() - ENGINE_TOOLS.keys()  # what the agent notes is no evidence
-        for at, one in enumerate(found):
-            fault = find_unreachable(
-                one,
-                tools,
-                has_rows=agent.collection is not None,
-                has_artefacts=agent.artefacts,
-            )
-            if fault is not None:
-                faults.append(((at, *fault[0]), *fault[1:]))
+        # What the agent notes by tools of the engine's is no evidence.
+        tools = self.agent.tools.keys() - ENGINE_TOOLS.keys()
+        faults += list_unreachable(self.agent, found, tools)
         if faults:
             path, what, mend = faults[0]
             where = "conditions" + "".join(f"[{one!r}]" for one in path)

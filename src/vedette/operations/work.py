@@ -19,7 +19,6 @@ from vedette.domain.done_condition import (
     DoneCondition,
     PersonApproves,
     asks_person,
-    find_unreachable,
     read_conditions,
 )
 from vedette.domain.entry import Draft
@@ -27,7 +26,14 @@ from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.roles import may_use_verb
 from vedette.domain.run import Run
-from vedette.domain.task import MAX_GOAL, Task, find_task, list_proposed, task_event
+from vedette.domain.task import (
+    MAX_GOAL,
+    Task,
+    find_task,
+    list_proposed,
+    list_unreachable,
+    task_event,
+)
 from vedette.domain.task_item import Item, find_item_fault, list_items
 from vedette.domain.task_words import (
     ADDED,
@@ -177,15 +183,8 @@ def _refuse_unreachable(
         if condition.name in names:
             what = f"{agent.name}'s done.yaml has a condition {condition.name!r}, which holds too"
             raise BadCommand(what, mend="give this one another name")
-        fault = find_unreachable(
-            condition,
-            agent.tools,
-            has_rows=agent.collection is not None,
-            has_artefacts=agent.artefacts,
-        )
-        if fault is not None:
-            _, what, mend = fault
-            raise BadCommand(f"{condition.name}: {what}", where=agent.name, mend=mend)
+    for (at, *_), what, mend in list_unreachable(agent, conditions, agent.tools):
+        raise BadCommand(f"{conditions[int(at)].name}: {what}", where=agent.name, mend=mend)
 
 
 async def _say(

@@ -23,6 +23,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
+from vedette.engine.task_facts import FactReader
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World
@@ -142,3 +143,46 @@ async def test_what_was_undone_may_be_done_again_for_its_item(tmp_path: Path) ->
         assert [row.turn for row in actions(fleet, run, "wire.send")] == [2, before + 1]
         assert world.effects("wire.send") == 2
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+@pytest.mark.parametrize("state", ["unknown", "undone and that unknown"])
+async def test_what_may_be_undone_neither_counts_nor_is_done_again(
+    tmp_path: Path, state: str
+) -> None:
+    """A person let go of a call that nobody knows the end of: the undo, or what undoes that."""
+    lost = "order.place" if state == "unknown" else "wire.send"
+    world = World()
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn == 1:
+            return says(add("a"))
+        return says(send("letter")) if briefing.turn == 2 else says(finish())
+
+    async with undoing_fleet(tmp_path, answer, world) as fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (sent,), (finished,) = (actions(fleet, run, one) for one in ("wire.send", "task.finish"))
+        if lost == "wire.send":
+            inverse = await undo(fleet, sent)
+            assert inverse.effect == "done"
+        else:
+            inverse = sent
+        reader = FactReader(fleet.app.store, fleet.app.services.fleet.name, run)
+        agent = fleet.app.services.fleet.agents["worker"]
+        world.answer = lambda call: Outcome("unknown") if call.tool == lost else None
+        unsure = await undo(fleet, inverse)
+        assert unsure.effect not in ("done", "failed", "cancelled")
+        assert reader.find_undone([sent], agent) == {sent.id: "unknown"}
+        effects = world.effects("wire.send")
+        before = run_of(fleet, run).turn
+        script = fleet.app.services.reasoners["judge"]
+        script.answer = lambda one: (  # type: ignore[attr-defined]
+            says(send("letter")) if one.turn == before + 1 else says(finish())
+        )
+        await order(fleet, "steer", run=run, note="go on")
+        await fleet.wait_until_idle()
+        assert world.effects("wire.send") == effects
+        whys = [fleet.body(one["seq"])["why"] for one in fleet.entries("action.refused")]
+        assert any("nobody knows whether this was done" in why for why in whys)
+        (*_, finished) = actions(fleet, run, "task.finish")
+        assert told(fleet, finished)[0]["held"] is False
