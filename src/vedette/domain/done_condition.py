@@ -39,6 +39,8 @@ _KINDS: Mapping[str, frozenset[str]] = {
 _ITEM_STATES = ("closed", "done")
 # A finish is held for a person by this reason (`vedette.domain.decision.ask_person`).
 PERSON_ASKED = "task.person"
+# The engine's own rules: a condition does not hold, or there is none.
+UNMET_RULE, UNKNOWN_RULE = "task.unmet", "task.unknown"
 # Not written by anybody: no other action of the run is open when its finish is decided.
 ACTIONS_OVER = "actions_over"
 # … and a turn was told of every event that joined the run.
@@ -165,6 +167,13 @@ class TaskState(Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """Return it as the question has it."""
         return {"conditions": [one.to_json() for one in self.conditions], "person": self.person}
+
+
+def list_unmet(state: Mapping[str, Any]) -> list[str]:
+    """Return why a task may not end, by a question's `task`: rules, with the unmet condition."""
+    conditions = state["conditions"]
+    unmet = [f"{UNMET_RULE}:{one['name']}" for one in conditions if one["held"] is not True]
+    return unmet if unmet or conditions or state["person"] else [UNKNOWN_RULE]
 
 
 def evaluate(conditions: Sequence[DoneCondition], facts: TaskFacts) -> list[ConditionState]:

@@ -90,13 +90,13 @@ def build_validator(document: Mapping[str, Any]) -> Any:
 
 def list_fits(documents: Iterable[Mapping[str, Any]], value: Any) -> list[bool]:
     """Say of each schema whether a JSON value fits it; one that is too much to check does not."""
-    sizes: dict[int, int] | None = {}
+    sizes: dict[int, int] = {}
     try:
         canonicalize_numbers(value)
         _measure(value, sizes)
     except (ValueError, RecursionError):
-        sizes = None
-    return [sizes is not None and _fits(document, value, sizes) for document in documents]
+        return [False for _ in documents]
+    return [_fits(document, value, sizes) for document in documents]
 
 
 def _fits(document: Mapping[str, Any], value: Any, sizes: dict[int, int]) -> bool:

@@ -16,6 +16,7 @@ from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
+from vedette.domain.schema_validator import find_metaschema_faults
 from vedette.domain.task import find_task, list_proposed, task_event
 from vedette.domain.task_words import TaskWords
 
@@ -91,11 +92,10 @@ async def test_a_schema_is_held_to_the_drafts_own_where_it_is_proposed_and_nowhe
 ) -> None:
     """And those of a task together are bounded, before any of them is looked at."""
     looked: list[Any] = []
-    found = schema_check.find_metaschema_faults
 
     def look(document: Any) -> Any:
         looked.append(document)
-        return found(document)
+        return find_metaschema_faults(document)
 
     monkeypatch.setattr(schema_check, "find_metaschema_faults", look)
 
