@@ -112,13 +112,14 @@ class Plan(Struct, frozen=True):
 
 class PlanFacts(Struct, frozen=True):
     """What has come about in a task: the kinds of people's words, oldest first; since its plan how
-    many finishes were denied and how many outcomes are unknown; what is spent, in hundredths.
+    many finishes were denied, outcomes are unknown and effects done; what is spent, in hundredths.
     """
 
     words: Sequence[str] = ()
     denials: int = 0
     unknown: int = 0
     spent: int = 0
+    effects: int = 0
 
 
 def find_trigger(plan: Plan | None, facts: PlanFacts) -> tuple[str, str] | None:
@@ -131,7 +132,8 @@ def find_trigger(plan: Plan | None, facts: PlanFacts) -> tuple[str, str] | None:
             return trigger
     if facts.unknown:
         return UNKNOWN, f"nobody knows what came of {facts.unknown} actions"
-    if facts.denials >= MAX_DENIALS:
+    # One that was made for that reason has something done first: else each denial makes plans.
+    if facts.denials >= MAX_DENIALS and (plan.trigger != UNMET or facts.effects):
         return UNMET, f"the finish was denied {facts.denials} times"
     for mark in SPEND_MARKS:
         if plan.spent < mark <= facts.spent:

@@ -17,12 +17,51 @@ from vedette.domain.plan import Plan, PlanFacts
 from vedette.domain.ports.store import Store
 from vedette.domain.run import ActionRow
 from vedette.domain.schema_validator import list_fits
-from vedette.domain.work_tools import ENGINE_TOOLS, FINISH_TOOL, PLAN_TOOL
+from vedette.domain.work_tools import (
+    ADD_ITEM_TOOL,
+    CLOSE_ITEM_TOOL,
+    ENGINE_TOOLS,
+    FINISH_TOOL,
+    HAND_OFF_TOOL,
+    PLAN_TOOL,
+    PROPOSE_TOOL,
+    READ_HISTORY_TOOL,
+    WAIT_TOOL,
+)
+from vedette.engine.tool_calls import answer_data
 from vedette.ledger.history.compensations import Standing, find_standing
 
 _UNKNOWN_KIND = "effect.unknown"
 # An artefact that is larger fits no schema: it is held to one between two turns.
 MAX_CHECKED_CHARS = 1_000_000
+
+# What is done for the next turns alone, or does nothing.
+_NO_PROGRESS = frozenset({ADD_ITEM_TOOL, HAND_OFF_TOOL, PLAN_TOOL, PROPOSE_TOOL, READ_HISTORY_TOOL})
+
+
+def find_last_progress(rows: Sequence[ActionRow], last: int) -> int:
+    """Return the last turn whose actions did something, by a run's; `last` if none did after it.
+
+    To set aside what was added since does nothing, and a wait does if an event came of it.
+    """
+    added: set[str] = set()
+    aside: list[tuple[int, str]] = []
+    for row in reversed(rows):
+        if row.turn <= last:
+            break
+        if row.effect != "done":
+            continue
+        answer = answer_data(row)
+        if row.tool in (ADD_ITEM_TOOL, PLAN_TOOL):
+            added |= {item["id"] for item in answer.get("items", [answer.get("item", {"id": ""})])}
+        elif row.tool == CLOSE_ITEM_TOOL and answer.get("item", {}).get("state") == "set_aside":
+            aside.append((row.turn, answer["item"]["id"]))
+        elif row.tool not in _NO_PROGRESS and (
+            row.tool != WAIT_TOOL or answer.get("woke") == "event"
+        ):
+            last = row.turn
+            break
+    return max([last, *(turn for turn, id in aside if id not in added)])
 
 
 class FactReader(Struct):
@@ -123,7 +162,8 @@ class FactReader(Struct):
         if unsure:
             for _, raw, _ in self.store.ledger.run_entries(self.run, (_UNKNOWN_KIND,)):
                 unknown |= {orjson.loads(raw)["action"]} & unsure
-        return PlanFacts(words, denials, len(unknown), self.measure_spend(rows, agent))
+        effects = sum(row.effect == "done" and row.tool not in ENGINE_TOOLS for row in later)
+        return PlanFacts(words, denials, len(unknown), self.measure_spend(rows, agent), effects)
 
     def measure_spend(self, rows: Iterable[ActionRow], agent: Agent) -> int:
         """Return how much of its scarcest limit a run has spent, in hundredths."""

@@ -72,30 +72,18 @@ from vedette.domain.work_tools import (
     CLOSE_ITEM_TOOL,
     ENGINE_TOOLS,
     FINISH_TOOL,
-    HAND_OFF_TOOL,
     PLAN_TOOL,
     PROPOSE_TOOL,
-    READ_HISTORY_TOOL,
-    WAIT_TOOL,
     WORK_PERFORMER,
 )
 from vedette.engine.joined_events import JoinedEvents
 from vedette.engine.services import Services
-from vedette.engine.task_facts import FactReader
+from vedette.engine.task_facts import FactReader, find_last_progress
 from vedette.engine.task_history import TaskHistory
 from vedette.engine.tool_calls import UNSURE_REPEAT, answer_data
 
 # Rules of the engine's own, by which it refuses conditions that an agent proposes.
 FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
-# What is done for the next turns alone, or does nothing.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, PLAN_TOOL})
-
-
-def _is_progress(row: ActionRow) -> bool:
-    """Say whether an action that is done did something; a wait does if an event came of it."""
-    if row.tool == WAIT_TOOL:
-        return answer_data(row).get("woke") == "event"
-    return row.tool not in _NO_PROGRESS
 
 
 def read_words(store: Store, run: str) -> TaskWords:
@@ -381,14 +369,12 @@ class TaskProgress(Struct):
 
     def _last_progress(self, rows: Sequence[ActionRow]) -> int:
         """Return the last turn that did something, or before which a condition came to hold."""
-        done = (row for row in rows if row.effect == "done" and _is_progress(row))
-        last = max((row.turn for row in done), default=0)
-        last = max(last, self.session.last_turn)
+        last = self.session.last_turn
         held: frozenset[str] = frozenset()
         for turn, note in sorted(self.told.items()):
             last = max(last, turn - 1) if note.held - held else last
             held |= note.held
-        return last
+        return find_last_progress(rows, last)
 
     # --- what the reasoner is told --------------------------------------------------------------
 

@@ -192,6 +192,41 @@ async def test_a_plan_alone_is_no_progress(tmp_path: Path) -> None:
         assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 2)
 
 
+async def test_plans_are_not_forced_by_finishes_and_notes(tmp_path: Path) -> None:
+    """Finishes that are denied, and items made to be set aside, end with a person being asked."""
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        turn = str(briefing.turn)
+        if briefing.turn % 4 != 1:
+            return says(finish())
+        return says(plan({"x": [f"s{turn}"]}), add(turn), close(turn, "set_aside"))
+
+    fleet, _ = planning_fleet(tmp_path, answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 9)
+        assert triggers(fleet, run) == ["first", "unmet"]
+
+
+async def test_to_set_aside_what_was_there_before_is_progress(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        match briefing.turn:
+            case 1:
+                return says(*(add(str(at)) for at in range(1, 5)))
+            case 2:
+                return says(send("x"))
+            case _:
+                return says(close(str(briefing.turn - 2), "set_aside"))
+
+    work = WORK.replace("no_progress: 9", "no_progress: 2")
+    fleet, _ = working_fleet(tmp_path, World(), answer, work=work, done=DONE)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 8)
+
+
 async def test_half_and_four_fifths_of_a_limit_are_triggers_once_each(tmp_path: Path) -> None:
     """Of the 16 actions that the run may take: at 8 and at 13."""
 

@@ -56,6 +56,13 @@ def test_which_trigger_is_due(facts: PlanFacts, trigger: str | None) -> None:
     assert find_trigger(None, facts) == ("first", "there is none")
 
 
+def test_a_plan_for_denied_finishes_needs_an_effect_before_the_next() -> None:
+    made = Plan(2, "unmet", "so", PLAN.phases)
+    assert find_trigger(made, PlanFacts(denials=99)) is None
+    found = find_trigger(made, PlanFacts(denials=3, effects=1))
+    assert found == ("unmet", "the finish was denied 3 times")
+
+
 def test_a_mark_that_a_plan_was_made_beyond_is_none_of_its_triggers() -> None:
     made = Plan(2, "spend_50", "so", PLAN.phases, 60)
     assert find_trigger(made, PlanFacts(spent=79)) is None
