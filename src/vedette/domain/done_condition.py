@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from vedette.domain.argument_schema import walk_schemas
+from vedette.domain.artefact import MIN_TEXT_CHARS
 from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.errors import Permanent
 from vedette.domain.schema_check import find_schema_problems
@@ -28,6 +29,8 @@ from vedette.domain.schema_check import find_schema_problems
 # Of all conditions of a task together: how many, and the schemas in them, each within another.
 MAX_CONDITIONS, MAX_SCHEMAS = 50, 200
 _MAX_NAME = 60
+# What becomes an artefact has more bytes than `artefact.MIN_TEXT_CHARS`, of 4 a character at most.
+MIN_ARTEFACT = MIN_TEXT_CHARS // 4
 # By the key that says what is looked at: what else such a condition may have.
 _KINDS: Mapping[str, frozenset[str]] = {
     "items": frozenset({"at_least"}),
@@ -87,6 +90,8 @@ class ActionDone(Struct, frozen=True):
 
 class ArtefactsMade(Struct, frozen=True):
     """The run's own actions made `at_least` so many artefacts of a kind that fit.
+
+    Artefacts are made of outcomes above `artefact.MAX_OUTCOME_BYTES` alone.
 
     `of` is the tool that made them, or their media type (which has a slash). Sizes are in
     characters. Content fits a `schema` (JSON Schema): of `application/json` what it says, of all
@@ -344,6 +349,9 @@ def _find_written_faults(value: Any) -> Iterator[Fault]:
         return
     if (name := value["name"]) in _ENGINES:
         yield ("name",), f"{name} is the engine's own condition", "give it another"
+    if value.get("max_size", MIN_ARTEFACT) < MIN_ARTEFACT:
+        what = f"no artefact has fewer than {MIN_ARTEFACT} characters"
+        yield ("max_size",), what, "wait for the action instead: action: and answer:"
     if "schema" in value:
         yield from _schema_faults(value["schema"])
 

@@ -66,41 +66,59 @@ def find_last_progress(rows: Sequence[ActionRow], last: int) -> int:
 
 class FactReader(Struct):
     """Reads the facts of one task. What was found of an artefact's content is kept, as that never
-    changes; whether it was erased since is looked at where a finish is decided.
+    changes; whether it was erased since, and what was undone, is looked at where a finish is
+    decided. So a turn costs what is new.
     """
 
     store: Store
     fleet: str
     run: str
     _heads: list[ArtefactHead] = field(default_factory=list)
+    _looked: int = 0
+    _standings: dict[str, Standing] = field(default_factory=dict)
     _fits: dict[tuple[int, bytes], bool] = field(default_factory=dict)
     _erased: dict[int, bool] = field(default_factory=dict)
 
-    def find_undone(self, rows: Iterable[ActionRow], agent: Agent) -> dict[str, Standing]:
-        """Return those of some actions that were undone since (`undone`), or may be (`unknown`)."""
-        tools, runs = agent.tools, self.store.runs
-        found = {
-            row.id: find_standing(runs, self.fleet, row)
-            for row in rows
-            if row.effect == "done" and row.tool in tools and tools[row.tool].inverse is not None
-        }
-        return {id: standing for id, standing in found.items() if standing != "stands"}
+    def find_undone(
+        self, rows: Iterable[ActionRow], agent: Agent, *, anew: bool = True
+    ) -> dict[str, Standing]:
+        """Return those of some actions that were undone since (`undone`), or may be (`unknown`).
+
+        Without `anew` none is looked at that was looked at before.
+        """
+        tools, found = agent.tools, {}
+        for row in rows:
+            if row.effect != "done" or row.tool not in tools or tools[row.tool].inverse is None:
+                continue
+            if anew or row.id not in self._standings:
+                self._standings[row.id] = find_standing(self.store.runs, self.fleet, row)
+            if (standing := self._standings[row.id]) != "stands":
+                found[row.id] = standing
+        return found
 
     def list_counted(
-        self, conditions: Sequence[DoneCondition], rows: Iterable[ActionRow], agent: Agent
+        self,
+        conditions: Sequence[DoneCondition],
+        rows: Iterable[ActionRow],
+        agent: Agent,
+        *,
+        anew: bool,
     ) -> list[ActionRow]:
-        """Return the actions that count for conditions on what was done: without those undone."""
+        """Return the actions that count for conditions on what was done: without those undone.
+
+        `anew` is as of `find_undone`.
+        """
         done = [row for row in rows if row.effect == "done"]
         if not any(isinstance(one, ActionDone | ArtefactsMade) for one in conditions):
             return done
         tools = {one.tool for one in conditions if isinstance(one, ActionDone)}
         of_all = any(isinstance(one, ArtefactsMade) for one in conditions)
         asked = [row for row in done if of_all or row.tool in tools]
-        undone = self.find_undone(asked, agent)
+        undone = self.find_undone(asked, agent, anew=anew)
         return [row for row in done if row.id not in undone]
 
     def list_artefacts(
-        self, conditions: Sequence[DoneCondition], counted: Iterable[ActionRow], *, anew: bool
+        self, conditions: Sequence[DoneCondition], counted: Sequence[ActionRow], *, anew: bool
     ) -> list[ArtefactFact]:
         """Return what is known of the artefacts that some conditions are about, of these actions.
 
@@ -109,8 +127,11 @@ class FactReader(Struct):
         asked = [one for one in conditions if isinstance(one, ArtefactsMade)]
         if not asked:
             return []
-        after = self._heads[-1].seq if self._heads else 0
-        self._heads += self.store.runs.artefact_heads(self.run, after)
+        # What came with a later step has a later seq than all that these actions have.
+        self._heads += self.store.runs.artefact_heads(self.run, self._looked)
+        self._looked = max((self._looked, *(row.last for row in counted)))
+        if self._heads:
+            self._looked = max(self._looked, self._heads[-1].seq)
         if anew:
             self._erased.clear()
         actions = {row.id for row in counted}

@@ -288,7 +288,7 @@ class TaskProgress(Struct):
         conditions = self.task.conditions
         # Of a long task few answers are asked for, and each would be read in every turn.
         read = {one.tool for one in conditions if isinstance(one, ActionDone) and one.answer}
-        counted = self.facts.list_counted(conditions, rows, self.agent)
+        counted = self.facts.list_counted(conditions, rows, self.agent, anew=anew)
         done = [(one.tool, answer_data(one) if one.tool in read else {}) for one in counted]
         artefacts = self.facts.list_artefacts(conditions, counted, anew=anew)
         return evaluate(conditions, TaskFacts(self.step_items, row, done, artefacts))

@@ -19,6 +19,7 @@ from tests.contract.engine.test_tasks import (
     working_fleet,
 )
 
+from vedette.domain.done_condition import ArtefactsMade
 from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -186,3 +187,59 @@ async def test_what_may_be_undone_neither_counts_nor_is_done_again(
         assert any("nobody knows whether this was done" in why for why in whys)
         (*_, finished) = actions(fleet, run, "task.finish")
         assert told(fleet, finished)[0]["held"] is False
+
+
+async def test_between_finishes_an_action_is_looked_at_once(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        return says(send(str(briefing.turn))) if briefing.turn < 4 else says(finish())
+
+    async with undoing_fleet(tmp_path, answer) as fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        agent = fleet.app.services.fleet.agents["worker"]
+        assert agent.work is not None
+        conditions = agent.work.conditions
+        rows = actions(fleet, run, "wire.send")
+        store = CountingStore(fleet.app.store)
+        reader = FactReader(store, fleet.app.services.fleet.name, run)  # type: ignore[arg-type]
+
+        def count(rows: list[ActionRow], *, anew: bool) -> tuple[int, int]:
+            before = store.runs.looked
+            counted = reader.list_counted(conditions, rows, agent, anew=anew)
+            return len(counted), store.runs.looked - before
+
+        assert count(rows[:2], anew=False) == (2, 2)
+        assert count(rows, anew=False) == (3, 1)  # the new one alone
+        await undo(fleet, rows[0])
+        assert count(rows, anew=False) == (3, 0)
+        assert count(rows, anew=True)[0] == 2
+        assert count(rows, anew=False) == (2, 0)
+        artefacts = (ArtefactsMade("a", "text/plain"),)
+        for _ in range(2):
+            reader.list_artefacts(artefacts, rows, anew=False)
+        assert store.runs.after == [0, max(row.last for row in rows)]
+
+
+class CountingRuns:
+    """Counts the runs of undos that are looked at, and notes where artefacts are looked for."""
+
+    def __init__(self, runs: Any) -> None:
+        self._runs = runs
+        self.looked = 0
+        self.after: list[int] = []
+
+    def run(self, run: str) -> Any:
+        self.looked += 1
+        return self._runs.run(run)
+
+    def artefact_heads(self, run: str, after: int) -> Any:
+        self.after.append(after)
+        return self._runs.artefact_heads(run, after)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runs, name)
+
+
+class CountingStore:
+    def __init__(self, store: Any) -> None:
+        self.runs = CountingRuns(store.runs)
