@@ -86,7 +86,7 @@ class FactReader(Struct):
 
         Without `anew` none is looked at that was looked at before.
         """
-        tools, found = agent.tools, {}
+        tools, found = agent.tools, dict[str, Standing]()
         for row in rows:
             if row.effect != "done" or row.tool not in tools or tools[row.tool].inverse is None:
                 continue

@@ -194,8 +194,8 @@ def test_a_judge_that_deferred_has_its_opinion_told_in_every_context() -> None:
 def test_a_context_ends_with_its_hand_off_and_with_no_other_turn() -> None:
     run = Run()
     run.take(opens="first")
-    assert not run.history.ends_context(run.actions, TASK["goal"])
+    assert not run.history.ends_context(run.actions, "Do it.")
     run.hand_off(args=WORDS)
-    assert run.history.ends_context(run.actions, TASK["goal"])
+    assert run.history.ends_context(run.actions, "Do it.")
     run.take(opens="hand-off")
-    assert not run.history.ends_context(run.actions, TASK["goal"])
+    assert not run.history.ends_context(run.actions, "Do it.")
