@@ -283,7 +283,7 @@ class WorkFile(Shape):
     no_progress: int = Field(
         default=10, ge=1, le=1000,
         description="turns in a row in which no condition came to hold, no item was closed and no "
-        "effect done",
+        "effect done; to set aside an item added since then does not count",
     )  # fmt: skip
     deadline: Duration = Field(default="14d", description="from the event that gave the task")
     proposes_conditions: bool = Field(

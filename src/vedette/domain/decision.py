@@ -18,14 +18,8 @@ from msgspec.structs import replace
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.errors import Unavailable
-from vedette.domain.delegation import (
-    ASK_RULE,
-    BUDGET_RULE,
-    COVER_RULE,
-    UNKNOWN_RULE,
-    DelegationState,
-)
-from vedette.domain.done_condition import PERSON_ASKED, TaskState
+from vedette.domain.delegation import ASK_RULE, DelegationState, list_uncovered, needs_person
+from vedette.domain.done_condition import PERSON_ASKED, TaskState, list_unmet
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.origin import Origin
@@ -403,7 +397,6 @@ class DecisionRecord(Struct, frozen=True):
 
 DIFFERENCE_RULE = "engine.differs"
 OTHER_ARTEFACT_RULE = "artefact.other"
-UNMET_RULE = "task.unmet"
 # Who gave the other answer where nobody was there to be asked.
 NO_ENGINE = "none"
 
@@ -542,14 +535,16 @@ def deny_unmet(decision: Decision, raw: bytes) -> Decision:
     task = (orjson.loads(raw).get("context") or {}).get("task")
     if task is None:
         return decision
-    conditions = task["conditions"]
-    unmet = [one["name"] for one in conditions if one["held"] is not True]
-    if not unmet and (conditions or task["person"]):
+    return _deny_by(decision, list_unmet(task))
+
+
+def _deny_by(decision: Decision, reasons: Sequence[str]) -> Decision:
+    """Return a policy engine's Decision, a deny by the first of the engine's own reasons if any."""
+    if not reasons:
         return decision
     if decision.outcome == "deny":
         return replace(decision, would="deny") if decision.would is not None else decision
-    reasons = [f"{UNMET_RULE}:{name}" for name in unmet] or ["task.unknown"]
-    denial = build_denial(UNMET_RULE if unmet else "task.unknown", *decision.reasons, *reasons)
+    denial = build_denial(reasons[0].partition(":")[0], *decision.reasons, *reasons)
     return replace(denial, would=None if decision.would is None else "deny")
 
 
@@ -574,22 +569,7 @@ def deny_uncovered(decision: Decision, raw: bytes) -> Decision:
     delegation = (orjson.loads(raw).get("context") or {}).get("delegation")
     if delegation is None:
         return decision
-    ancestors = delegation["ancestors"]
-    bare = [one["agent"] for one in ancestors if one["cover"] not in ("act", "ask")]
-    reasons = [f"{COVER_RULE}:{agent}" for agent in bare]
-    reasons += [] if delegation["room"] is True else [BUDGET_RULE]
-    reasons += [] if ancestors else [UNKNOWN_RULE]
-    if not reasons:
-        return decision
-    if decision.outcome == "deny":
-        return replace(decision, would="deny") if decision.would is not None else decision
-    denial = build_denial(reasons[0].partition(":")[0], *decision.reasons, *reasons)
-    return replace(denial, would=None if decision.would is None else "deny")
-
-
-def _needs_person(delegation: Mapping[str, Any] | None) -> bool:
-    """Say whether an agent above would need a person for an action."""
-    return delegation is not None and any(one["cover"] != "act" for one in delegation["ancestors"])
+    return _deny_by(decision, list_uncovered(delegation))
 
 
 def ask_person(decision: Decision, raw: bytes) -> Decision:
@@ -603,7 +583,7 @@ def ask_person(decision: Decision, raw: bytes) -> Decision:
     context, action = request.get("context") or {}, request.get("action") or {}
     # A finish asks whoever is a condition of its task today, too, whatever it was bound with.
     is_condition = (context.get("task") or {}).get("person") is True
-    above = ASK_RULE if _needs_person(context.get("delegation")) else None
+    above = ASK_RULE if needs_person(context.get("delegation")) else None
     reason = context.get("asks") or (PERSON_ASKED if is_condition else above)
     if not reason or any(
         one["action_digest"] == action["digest"] and one["by"] and one["until"] > request["now"]

@@ -97,6 +97,22 @@ class DelegationState(Struct, frozen=True):
         }
 
 
+def list_uncovered(state: Mapping[str, Any]) -> list[str]:
+    """Return why an action is beyond what is above it, by a question's `delegation`: rules, each
+    with the agent that may not do it.
+    """
+    ancestors = state["ancestors"]
+    bare = [one["agent"] for one in ancestors if one["cover"] not in ("act", "ask")]
+    reasons = [f"{COVER_RULE}:{agent}" for agent in bare]
+    reasons += [] if state["room"] is True else [BUDGET_RULE]
+    return reasons if ancestors else [*reasons, UNKNOWN_RULE]
+
+
+def needs_person(state: Mapping[str, Any] | None) -> bool:
+    """Say whether an agent above would need a person for an action."""
+    return state is not None and any(one["cover"] != "act" for one in state["ancestors"])
+
+
 def find_cover(
     grants: Mapping[str, Any], agent: str, requested_mode: str, verb: str, resource: str
 ) -> Cover:

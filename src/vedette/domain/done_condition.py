@@ -20,11 +20,17 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
+from vedette.domain.argument_schema import walk_schemas
+from vedette.domain.artefact import MIN_TEXT_CHARS
 from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.errors import Permanent
 from vedette.domain.schema_check import find_schema_problems
 
-MAX_CONDITIONS = 50
+# Of all conditions of a task together: how many, and the schemas in them, each within another.
+MAX_CONDITIONS, MAX_SCHEMAS = 50, 200
 _MAX_NAME = 60
+# What becomes an artefact has more bytes than `artefact.MIN_TEXT_CHARS`, of 4 a character at most.
+MIN_ARTEFACT = MIN_TEXT_CHARS // 4
 # By the key that says what is looked at: what else such a condition may have.
 _KINDS: Mapping[str, frozenset[str]] = {
     "items": frozenset({"at_least"}),
@@ -36,6 +42,8 @@ _KINDS: Mapping[str, frozenset[str]] = {
 _ITEM_STATES = ("closed", "done")
 # A finish is held for a person by this reason (`vedette.domain.decision.ask_person`).
 PERSON_ASKED = "task.person"
+# The engine's own rules: a condition does not hold, or there is none.
+UNMET_RULE, UNKNOWN_RULE = "task.unmet", "task.unknown"
 # Not written by anybody: no other action of the run is open when its finish is decided.
 ACTIONS_OVER = "actions_over"
 # … and a turn was told of every event that joined the run.
@@ -82,6 +90,8 @@ class ActionDone(Struct, frozen=True):
 
 class ArtefactsMade(Struct, frozen=True):
     """The run's own actions made `at_least` so many artefacts of a kind that fit.
+
+    Artefacts are made of outcomes above `artefact.MAX_OUTCOME_BYTES` alone.
 
     `of` is the tool that made them, or their media type (which has a slash). Sizes are in
     characters. Content fits a `schema` (JSON Schema): of `application/json` what it says, of all
@@ -164,9 +174,23 @@ class TaskState(Struct, frozen=True):
         return {"conditions": [one.to_json() for one in self.conditions], "person": self.person}
 
 
+def list_unmet(state: Mapping[str, Any]) -> list[str]:
+    """Return why a task may not end, by a question's `task`: rules, with the unmet condition."""
+    conditions = state["conditions"]
+    unmet = [f"{UNMET_RULE}:{one['name']}" for one in conditions if one["held"] is not True]
+    return unmet if unmet or conditions or state["person"] else [UNKNOWN_RULE]
+
+
 def evaluate(conditions: Sequence[DoneCondition], facts: TaskFacts) -> list[ConditionState]:
     """Return what facts say of each condition; of a person's that it is still to be asked."""
     return [_evaluate_one(condition, facts) for condition in conditions]
+
+
+def is_evidence(condition: DoneCondition) -> bool:
+    """Say whether a condition is on what was done or is recorded, not on what its agent says of its
+    own items.
+    """
+    return isinstance(condition, ActionDone | ArtefactsMade | RowValue)
 
 
 def asks_person(conditions: Sequence[DoneCondition]) -> bool:
@@ -251,16 +275,28 @@ def _look_up(value: Any, pointer: str) -> Any | UnsetType:
 # --- as they are written -------------------------------------------------------------------------
 
 
-def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]:
-    """Return the conditions that are written in a list, or none and everything wrong with it."""
+def read_conditions(
+    value: Any, beside: Sequence[DoneCondition] = ()
+) -> tuple[tuple[DoneCondition, ...], list[Fault]]:
+    """Return the conditions that are written in a list, or none and everything wrong with it.
+
+    `beside` are those that the task has already: the limits are of all together.
+    """
     if not isinstance(value, list) or not value:
         return (), [((), "is not a list of conditions", "begin with - name: …")]
-    if len(value) > MAX_CONDITIONS:
-        return (), [((), f"has {len(value)} conditions", f"write {MAX_CONDITIONS} at most")]
+    if (many := len(value) + len(beside)) > MAX_CONDITIONS:
+        what = f"has {many} conditions" + (", with those that the task has" if beside else "")
+        return (), [((), what, f"write {MAX_CONDITIONS} at most")]
+    # Before any is looked at: to hold one to the draft's own schema takes a millisecond.
+    written = [one.get("schema") for one in value if isinstance(one, Mapping)]
+    known = [one.schema for one in beside if isinstance(one, ArtefactsMade)]
+    if (many := sum(map(_count_schemas, (*written, *known)))) > MAX_SCHEMAS:
+        what = f"has {many} JSON Schemas, one within another, of all conditions together"
+        return (), [((), what, f"write {MAX_SCHEMAS} at most")]
     faults: list[Fault] = []
     found: list[DoneCondition] = []
     for at, one in enumerate(value):
-        wrong = [((at, *inside), what, mend) for inside, what, mend in _find_faults(one)]
+        wrong = [((at, *inside), what, mend) for inside, what, mend in _find_written_faults(one)]
         faults += wrong
         if wrong:
             continue
@@ -270,6 +306,17 @@ def read_conditions(value: Any) -> tuple[tuple[DoneCondition, ...], list[Fault]]
             faults.append(((at, "name"), what, "give each a name of its own"))
         found.append(condition)
     return ((), faults) if faults else (tuple(found), [])
+
+
+def load_conditions(recorded: Any) -> tuple[DoneCondition, ...]:
+    """Return conditions of a record, which were checked before they were recorded.
+
+    Limits of what is written do not apply: they may have been others then, and what is recorded
+    holds. Raises Permanent if they cannot be read, as a task without them would end too early.
+    """
+    if not isinstance(recorded, list) or any(True for one in recorded for _ in _find_faults(one)):
+        raise Permanent("the recorded done conditions of the task cannot be read")
+    return tuple(_build(one) for one in recorded)
 
 
 def write_condition(condition: DoneCondition) -> dict[str, Any]:
@@ -295,15 +342,28 @@ def write_condition(condition: DoneCondition) -> dict[str, Any]:
     }
 
 
+def _find_written_faults(value: Any) -> Iterator[Fault]:
+    faults = list(_find_faults(value))
+    yield from faults
+    if faults:
+        return
+    if (name := value["name"]) in _ENGINES:
+        yield ("name",), f"{name} is the engine's own condition", "give it another"
+    if value.get("max_size", MIN_ARTEFACT) < MIN_ARTEFACT:
+        what = f"no artefact has fewer than {MIN_ARTEFACT} characters"
+        yield ("max_size",), what, "wait for the action instead: action: and answer:"
+    if "schema" in value:
+        yield from _schema_faults(value["schema"])
+
+
 def _find_faults(value: Any) -> Iterator[Fault]:
+    """Yield what keeps a condition from being read, without what only a writer is held to."""
     if not isinstance(value, Mapping):
         yield (), "is not a condition", f"give it a name and one of {', '.join(_KINDS)}"
         return
     name = value.get("name")
     if not _is_word(name):
         yield ("name",), "a condition has a name of a-z, 0-9 and _", "add name:"
-    if name in _ENGINES:
-        yield ("name",), f"{name} is the engine's own condition", "give it another"
     kinds = [kind for kind in _KINDS if kind in value]
     if len(kinds) != 1:
         what = f"has {' and '.join(kinds)}" if kinds else "says nothing that is to hold"
@@ -352,17 +412,23 @@ def _artefact_faults(value: Mapping[str, Any]) -> Iterator[Fault]:
             return
     if len(sizes) == 2 and sizes["min_size"] > sizes["max_size"]:
         yield ("max_size",), "is below min_size", "write the larger one here"
-    if "schema" not in value:
-        return
-    schema = value["schema"]
-    if not isinstance(schema, Mapping):
+    if not isinstance(value.get("schema", {}), Mapping):
         yield ("schema",), "is no JSON Schema", "write for example {type: object}"
-        return
+
+
+def _schema_faults(schema: Mapping[str, Any]) -> Iterator[Fault]:
     problems = find_schema_problems(schema, of_arguments=False)
     yield from ((("schema", *one.path), one.what, one.mend) for one in problems)
     if not problems and normalize_json(schema) != schema:
         # An event keeps fractions as texts, and a schema of those is another.
         yield ("schema",), "has a number with a fraction", "use whole numbers"
+
+
+def _count_schemas(schema: Any) -> int:
+    try:
+        return 0 if schema is None else sum(1 for _ in walk_schemas(schema, ()))
+    except RecursionError:
+        return MAX_SCHEMAS + 1
 
 
 def _pointer_faults(key: str, pointer: Any) -> Iterator[Fault]:

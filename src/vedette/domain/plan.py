@@ -14,7 +14,9 @@ from msgspec import Struct, to_builtins
 from vedette.domain.task_words import ADDED, REVISED, STEERED
 
 MAX_PHASES, MAX_STEPS = 20, 50  # of a plan; of a phase
-_MAX_ID, _MAX_TITLE, _MAX_REASON = 60, 200, 1000  # characters
+_MAX_ID, MAX_TITLE, _MAX_REASON = 60, 200, 1000  # characters
+# So many open steps of the current phase a turn is told.
+MAX_TOLD_STEPS = 20
 # A finish that was denied so often since the plan was made is a reason to make another.
 MAX_DENIALS = 3
 # So many hundredths of a limit of the run.
@@ -37,7 +39,7 @@ def _text(most: int) -> dict[str, Any]:
 def _listed(most: int, **members: Any) -> dict[str, Any]:
     entry = {
         "type": "object",
-        "properties": {"id": _text(_MAX_ID), "title": _text(_MAX_TITLE), **members},
+        "properties": {"id": _text(_MAX_ID), "title": _text(MAX_TITLE), **members},
         "required": ["id", "title", *members],
         "additionalProperties": False,
     }
@@ -85,7 +87,7 @@ class Plan(Struct, frozen=True):
     def tell(
         self, items: Iterable[Mapping[str, Any]], replan: tuple[str, str] | None
     ) -> dict[str, Any]:
-        """Return what a turn is told of it: the current phase whole, of the others counts.
+        """Return what a turn is told of it: counts of phases, the next steps of one.
 
         `replan` is the trigger that is due, and why.
         """
@@ -101,7 +103,8 @@ class Plan(Struct, frozen=True):
             state = "closed" if closed == len(steps) else "open"
             phases.append({**phase, "state": state, "closed": closed, "of": len(steps)})
             if state == "open" and not current:
-                told = [{key: step[key] for key in ("id", "title", "state")} for step in steps]
+                still = [step for step in steps if step["state"] == "open"][:MAX_TOLD_STEPS]
+                told = [{"id": step["id"], "title": step["title"][:MAX_TITLE]} for step in still]
                 current = {"current": {"id": phase["id"], "steps": told}}
         due = {} if replan is None else {"replan": {"trigger": replan[0], "why": replan[1]}}
         return {"revision": self.revision, "phases": phases, **current, **due}
@@ -109,13 +112,14 @@ class Plan(Struct, frozen=True):
 
 class PlanFacts(Struct, frozen=True):
     """What has come about in a task: the kinds of people's words, oldest first; since its plan how
-    many finishes were denied and how many outcomes are unknown; what is spent, in hundredths.
+    many finishes were denied, outcomes are unknown and effects done; what is spent, in hundredths.
     """
 
     words: Sequence[str] = ()
     denials: int = 0
     unknown: int = 0
     spent: int = 0
+    effects: int = 0
 
 
 def find_trigger(plan: Plan | None, facts: PlanFacts) -> tuple[str, str] | None:
@@ -128,12 +132,26 @@ def find_trigger(plan: Plan | None, facts: PlanFacts) -> tuple[str, str] | None:
             return trigger
     if facts.unknown:
         return UNKNOWN, f"nobody knows what came of {facts.unknown} actions"
-    if facts.denials >= MAX_DENIALS:
+    # One that was made for that reason has something done first: else each denial makes plans.
+    if facts.denials >= MAX_DENIALS and (plan.trigger != UNMET or facts.effects):
         return UNMET, f"the finish was denied {facts.denials} times"
     for mark in SPEND_MARKS:
         if plan.spent < mark <= facts.spent:
             return f"spend_{mark}", f"{facts.spent} % of a limit of the run is spent"
     return None
+
+
+def find_step_fault(
+    plan: Plan | None, phase: str, title: str, items: Iterable[Mapping[str, Any]]
+) -> str:
+    """Return why an item cannot be added to a phase, of which there are these; "" if it can."""
+    if plan is None or all(one["id"] != phase for one in plan.phases):
+        return f"the plan has no phase {phase!r}"
+    if len(title) > MAX_TITLE:
+        return f"a step of a phase has a title of {MAX_TITLE} characters at most"
+    if sum(item.get("phase") == phase for item in items) >= MAX_STEPS:
+        return f"a phase has {MAX_STEPS} steps at most"
+    return ""
 
 
 def set_plan(

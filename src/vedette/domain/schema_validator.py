@@ -7,8 +7,8 @@ and `const` compare canonical bytes. A check that would take more than `MAX_STEP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
@@ -43,12 +43,16 @@ _TEXT_STEP = 4096
 _CONTAINER_STEP = 1024
 
 
-@contextmanager
-def limit_steps(args: Any) -> Iterator[None]:
+def limit_steps(args: Any) -> AbstractContextManager[None]:
     """Within, raise TooManySteps once a check of these arguments takes more than MAX_STEPS."""
-    steps = _Steps(MAX_STEPS, {})
-    _measure(args, steps.sizes)
-    token = _STEPS.set(steps)
+    sizes: dict[int, int] = {}
+    _measure(args, sizes)
+    return _count_in(sizes)
+
+
+@contextmanager
+def _count_in(sizes: dict[int, int]) -> Iterator[None]:
+    token = _STEPS.set(_Steps(MAX_STEPS, sizes))
     try:
         yield
     finally:
@@ -84,11 +88,20 @@ def build_validator(document: Mapping[str, Any]) -> Any:
     return _validator_class()(_list_forms(own), format_checker=_format_checker())
 
 
-def fits_schema(document: Mapping[str, Any], value: Any) -> bool:
-    """Say whether a JSON value fits a schema; one that is too much to check does not."""
+def list_fits(documents: Iterable[Mapping[str, Any]], value: Any) -> list[bool]:
+    """Say of each schema whether a JSON value fits it; one that is too much to check does not."""
+    sizes: dict[int, int] = {}
     try:
         canonicalize_numbers(value)
-        with limit_steps(value):
+        _measure(value, sizes)
+    except (ValueError, RecursionError):
+        return [False for _ in documents]
+    return [_fits(document, value, sizes) for document in documents]
+
+
+def _fits(document: Mapping[str, Any], value: Any, sizes: dict[int, int]) -> bool:
+    try:
+        with _count_in(sizes):
             return next(build_validator(document).iter_errors(value), None) is None
     except (TooManySteps, ValueError, RecursionError):
         return False

@@ -7,7 +7,7 @@ agent's release, of the first turn, or of a person's revision: see `vedette.doma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -21,7 +21,10 @@ from vedette.domain.delegation import Delegation, find_delegation
 from vedette.domain.done_condition import (
     NO_CONDITIONS,
     DoneCondition,
-    read_conditions,
+    Fault,
+    find_unreachable,
+    is_evidence,
+    load_conditions,
     write_condition,
 )
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, TASK_TYPE, Event
@@ -35,8 +38,8 @@ MAX_GOAL = 20_000  # characters
 class Task(Struct, frozen=True):
     """A goal, inputs, done conditions, and how long it may take before a person is asked.
 
-    Conditions are `given` by the event, a person or the first turn, or `own` to the agent's
-    release. `revision` counts the goals that people gave it.
+    Conditions are `given` by the event or a person, `own` to the agent's release, or `proposed` by
+    its first turn. `revision` counts the goals that people gave it.
     One that an agent gave has its `delegation`.
     """
 
@@ -47,29 +50,41 @@ class Task(Struct, frozen=True):
     deadline_us: int
     delegation: Delegation | None = None
     revision: int = 1
+    proposed: tuple[DoneCondition, ...] = ()
+
+    @property
+    def stated(self) -> tuple[DoneCondition, ...]:
+        """Return the conditions that somebody wrote."""
+        return (*self.given, *self.proposed, *self.own)
 
     @property
     def conditions(self) -> tuple[DoneCondition, ...]:
-        """Return all that must hold; where nobody wrote any a person is asked."""
-        return (*self.given, *self.own) or NO_CONDITIONS
+        """Return all that must hold.
+
+        Where nobody gave any a person is asked, unless what the first turn proposed is on evidence:
+        its agent closes items itself.
+        """
+        known = self.given or self.own or any(map(is_evidence, self.proposed))
+        return self.stated if known else (*self.stated, *NO_CONDITIONS)
 
     def revise(self, proposed: Sequence[DoneCondition], revision: Revision | None) -> Task:
         """Return the task with what its first turn proposed, as a person revised it last.
 
-        Conditions that they gave take the place of those that the event gave or a turn proposed.
+        Conditions that they gave take the place of those that the event gave. What was proposed was
+        for the goal of before, and holds for no other.
         """
-        task = replace(self, given=(*self.given, *proposed))
         if revision is None:
-            return task
-        given = task.given if revision.conditions is None else revision.conditions
-        return replace(task, goal=revision.goal, given=given, revision=revision.number)
+            return replace(self, proposed=tuple(proposed))
+        given = self.given if revision.conditions is None else revision.conditions
+        return replace(self, goal=revision.goal, given=given, revision=revision.number)
 
 
 def read_task(agent: Agent, event: Event) -> Task | None:
     """Return the task that an event gives an agent; None if its run is none.
 
     What a person gives is one even if the agent takes no tasks by now: then it waits for a person.
-    Raises nothing: what the engine vouches for was checked before it was accepted.
+    What the engine vouches for was checked before it was accepted. Raises Permanent if its
+    conditions cannot be read.
     """
     plan = agent.work
     own, deadline_us = ((), 0) if plan is None else (plan.conditions, plan.deadline_us)
@@ -79,7 +94,7 @@ def read_task(agent: Agent, event: Event) -> Task | None:
     if not event.is_task:
         return None
     data = event.data
-    given, _ = read_conditions(data["conditions"]) if "conditions" in data else ((), [])
+    given = load_conditions(data["conditions"]) if "conditions" in data else ()
     return Task(
         data["goal"],
         data.get("inputs", {}),
@@ -94,7 +109,8 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     """Return the task that a run is; None if it is none.
 
     Once a turn is recorded (`first_turn` is the run's first, as its body has it), that says whether
-    it is one, with which goal and conditions, whatever the agent's release says by now.
+    it is one, with which goal and conditions, whatever the agent's release says by now. Raises
+    Permanent if these cannot be read.
     """
     task = read_task(agent, event)
     if first_turn is None:
@@ -102,8 +118,11 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     recorded = first_turn.get("task")
     if recorded is None:
         return None
-    conditions, _ = read_conditions(recorded["done"])
-    names = recorded.get("own", ())
+    conditions = load_conditions(recorded["done"])
+    names = recorded.get("own")
+    if names is None:  # of before it was recorded: what the event did not give was the release's
+        given_names = {one["name"] for one in _event_conditions(event)}
+        names = [one.name for one in conditions if one.name not in given_names]
     inputs, deadline_us = ({}, 0) if task is None else (task.inputs, task.deadline_us)
     if task is None and agent.work is not None:
         deadline_us = agent.work.deadline_us
@@ -112,20 +131,40 @@ def find_task(agent: Agent, event: Event, first_turn: Mapping[str, Any] | None) 
     return Task(recorded["goal"], inputs, given, own, deadline_us, find_delegation(event))
 
 
+def _event_conditions(event: Event) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = event.data.get("conditions", ()) if event.is_task else ()
+    return found
+
+
 def record_task(task: Task) -> dict[str, Any]:
     """Return what a run's first turn records of its task, as `find_task` reads it."""
-    own = {"own": [one.name for one in task.own]} if task.own else {}
     done = [write_condition(one) for one in (*task.given, *task.own)]
-    return {"goal": task.goal, "done": done, **own}
+    return {"goal": task.goal, "done": done, "own": [one.name for one in task.own]}
 
 
 def list_proposed(actions: Iterable[ActionRow]) -> tuple[DoneCondition, ...]:
-    """Return the conditions that a run's actions proposed, as they were taken."""
+    """Return the conditions that a run's actions proposed, as they were taken.
+
+    Raises Permanent if one cannot be read.
+    """
     found: list[DoneCondition] = []
     for row in actions:
-        if row.tool == PROPOSE_TOOL and row.effect == "done" and row.answer is not None:
-            found += read_conditions(orjson.loads(row.answer)["data"]["conditions"])[0]
+        if row.tool == PROPOSE_TOOL and row.effect == "done":
+            taken = {} if row.answer is None else orjson.loads(row.answer)["data"]
+            found += load_conditions(taken.get("conditions"))
     return tuple(found)
+
+
+def list_unreachable(
+    agent: Agent, conditions: Sequence[DoneCondition], tools: Container[str]
+) -> list[Fault]:
+    """Return why an agent, with these tools of its own, can never meet some conditions."""
+    has_rows, has_artefacts = agent.collection is not None, agent.artefacts
+    found = (
+        find_unreachable(one, tools, has_rows=has_rows, has_artefacts=has_artefacts)
+        for one in conditions
+    )
+    return [((at, *fault[0]), *fault[1:]) for at, fault in enumerate(found) if fault is not None]
 
 
 def child_event_id(action: str) -> str:

@@ -90,8 +90,13 @@ def first_item(items: Iterable[Item], plan: Plan | None) -> Item | None:
     return min(items, key=partial(_place, plan), default=None)
 
 
-def _place(plan: Plan | None, item: Item) -> tuple[int, int]:
-    return 0 if plan is None else plan.place(item), int(item["number"])
+def _place(plan: Plan | None, item: Item) -> tuple[int, int, bool, str]:
+    """Return an item's place; of two of one number, given in the same moment, a person's is last.
+
+    So it is the same in whatever order the items were read.
+    """
+    place = 0 if plan is None else plan.place(item)
+    return place, int(item["number"]), "by" in item, item["id"]
 
 
 def list_plans(actions: Iterable[ActionRow]) -> list[Plan]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vedette.domain.done_condition import DoneCondition, read_conditions
+from vedette.domain.done_condition import DoneCondition, load_conditions
 from vedette.domain.entry import MATCHED_KIND
 
 STALLED, STEERED, PAUSED, RESUMED, CANCELLED, MOVED, ADDED, REVISED = TASK_KINDS = (
@@ -29,7 +29,7 @@ _MOST_NOTES = 20
 
 
 class Revision(Struct, frozen=True):
-    """A task's goal as a person changed it, and its conditions where they gave others (else None).
+    """A task's goal as a person changed it, and its conditions if one gave others (else None).
 
     The first revision is what the task began with, so the first of these has the number 2.
     """
@@ -70,6 +70,8 @@ class TaskWords(Struct, frozen=True):
     def of(cls, entries: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> TaskWords:
         """Return what entries of STANDING_KINDS and MATCHED_KIND come to, oldest first, each with
         its body.
+
+        Raises Permanent for a revision whose conditions cannot be read.
         """
         notes: list[Mapping[str, Any]] = []
         told: list[str] = []
@@ -103,8 +105,9 @@ class TaskWords(Struct, frozen=True):
                     id += "~"
                 items.append({**body["item"], "id": id})
             elif kind == REVISED:
-                given = body.get("conditions")
-                conditions = None if given is None else read_conditions(given)[0]
+                conditions = None if revision is None else revision.conditions
+                if (given := body.get("conditions")) is not None:
+                    conditions = load_conditions(given)
                 revision = Revision(told.count(REVISED) + 1, body["goal"], conditions)
         return cls(
             tuple(notes[-_MOST_NOTES:]), tuple(told), tuple(items), revision, turn, at_us, paused,

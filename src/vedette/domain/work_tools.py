@@ -154,8 +154,11 @@ PROPOSE_TOOLS: Mapping[str, Tool] = MappingProxyType(
             "Says what must hold before the task may end, beside what was given. In the first turn "
             "alone: from then on it stands. Each has a name and one of: items (closed or done), "
             "action (a tool that was done, at_least so often), artefacts (the tool that made them, "
-            "or a media type; at_least, schema, min_size), rows (a JSON Pointer into your row, "
-            "with equals or at_least), person (what a person is asked).",
+            "or a media type; at_least, schema, min_size; only outcomes of more than 16 KiB have "
+            "any: of smaller ones wait for the action), rows (a JSON Pointer into your row, "
+            "with equals or at_least), person (what a person is asked). Where nobody gave any, a "
+            "person is asked too, unless one is on an action, an artefact or a row: tools of the "
+            "engine's, as item.close, are none.",
             schema={
                 "type": "object",
                 "properties": {

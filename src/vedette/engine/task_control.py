@@ -71,8 +71,9 @@ def take_in_notes(context: RunContext) -> bool:
     """Take in what a person said of a task while its turn was thought; say whether the turn stands.
 
     It does if they left a note or an item, or an event joined, and nothing else moved the run: the
-    next turn is told of that. If not, as with another goal, what the turn cost can be settled.
-    Raises StoreFailed, and Superseded if the run is gone.
+    next turn is told of that. If not, as with another goal, its proposals are dropped, and what it
+    cost is settled. Nothing is taken in before a model was asked. Raises StoreFailed, and
+    Superseded if the run is gone.
     """
     services, before = context.services, context.run
     if context.task is None or context.model_call is None:

@@ -31,7 +31,7 @@ from vedette.domain.done_condition import (
     TaskState,
     asks_person,
     evaluate,
-    find_unreachable,
+    is_evidence,
     read_conditions,
     write_condition,
 )
@@ -39,12 +39,19 @@ from vedette.domain.effect import Outcome
 from vedette.domain.escrow import count_actions
 from vedette.domain.event import Event
 from vedette.domain.origin import escape_pointer
-from vedette.domain.plan import NO_TRIGGER_RULE, Plan, PlanFacts, find_trigger, set_plan
+from vedette.domain.plan import (
+    NO_TRIGGER_RULE,
+    Plan,
+    PlanFacts,
+    find_step_fault,
+    find_trigger,
+    set_plan,
+)
 from vedette.domain.ports.store import Store
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import ActionRow, Run, RunWake
 from vedette.domain.stop import StopState
-from vedette.domain.task import Task, find_task, list_proposed, record_task
+from vedette.domain.task import Task, find_task, list_proposed, list_unreachable, record_task
 from vedette.domain.task_item import (
     ITEM_STATES,
     MAX_ITEMS,
@@ -65,30 +72,18 @@ from vedette.domain.work_tools import (
     CLOSE_ITEM_TOOL,
     ENGINE_TOOLS,
     FINISH_TOOL,
-    HAND_OFF_TOOL,
     PLAN_TOOL,
     PROPOSE_TOOL,
-    READ_HISTORY_TOOL,
-    WAIT_TOOL,
     WORK_PERFORMER,
 )
 from vedette.engine.services import Services
 from vedette.engine.session_events import SessionEvents
-from vedette.engine.task_facts import FactReader
+from vedette.engine.task_facts import FactReader, find_last_progress
 from vedette.engine.task_history import TaskHistory
-from vedette.engine.tool_calls import answer_data
+from vedette.engine.tool_calls import UNSURE_REPEAT, answer_data
 
 # Rules of the engine's own, by which it refuses conditions that an agent proposes.
 FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
-# What is done for the next turns alone, or does nothing.
-_NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, PLAN_TOOL})
-
-
-def _is_progress(row: ActionRow) -> bool:
-    """Say whether an action that is done did something; a wait does if an event came of it."""
-    if row.tool == WAIT_TOOL:
-        return answer_data(row).get("woke") == "event"
-    return row.tool not in _NO_PROGRESS
 
 
 def read_words(store: Store, run: str) -> TaskWords:
@@ -301,7 +296,7 @@ class TaskProgress(Struct):
         conditions = self.task.conditions
         # Of a long task few answers are asked for, and each would be read in every turn.
         read = {one.tool for one in conditions if isinstance(one, ActionDone) and one.answer}
-        counted = self.facts.list_counted(conditions, rows, self.agent)
+        counted = self.facts.list_counted(conditions, rows, self.agent, anew=anew)
         done = [(one.tool, answer_data(one) if one.tool in read else {}) for one in counted]
         artefacts = self.facts.list_artefacts(conditions, counted, anew=anew)
         return evaluate(conditions, TaskFacts(self.step_items, row, done, artefacts))
@@ -321,8 +316,9 @@ class TaskProgress(Struct):
         return TaskState(tuple(own), self.asks_person)
 
     def _is_unheard(self, turn: int) -> bool:
-        """Say whether people said something that a turn was not told of."""
-        return turn in self.told and self.told[turn].words < len(self.words.told)
+        """Say whether people said something that a turn was not told of, as far as is on record."""
+        told = self.told.get(turn)
+        return (0 if told is None else told.words) < len(self.words.told)
 
     def list_stale(self, rows: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the open finishes that were proposed before a person's last word."""
@@ -347,7 +343,7 @@ class TaskProgress(Struct):
         first = 2 if self.history.opinion else 1
         if row.turn != first or self.words.revision is not None:
             return FIXED_RULE
-        given = {one.name for one in (*self.given.given, *self.given.own, *self.step_proposed)}
+        given = {one.name for one in self.task.conditions}
         names = [one.get("name") for one in parse_record(row.record)["args"]["conditions"]]
         return GIVEN_RULE if any(one in given for one in names if isinstance(one, str)) else ""
 
@@ -381,14 +377,12 @@ class TaskProgress(Struct):
 
     def _last_progress(self, rows: Sequence[ActionRow]) -> int:
         """Return the last turn that did something, or before which a condition came to hold."""
-        done = (row for row in rows if row.effect == "done" and _is_progress(row))
-        last = max((row.turn for row in done), default=0)
-        last = max(last, self.session.last_turn)
+        last = self.session.last_turn
         held: frozenset[str] = frozenset()
         for turn, note in sorted(self.told.items()):
             last = max(last, turn - 1) if note.held - held else last
             held |= note.held
-        return last
+        return find_last_progress(rows, last)
 
     # --- what the reasoner is told --------------------------------------------------------------
 
@@ -475,7 +469,8 @@ class TaskProgress(Struct):
     ) -> list[ActionRow]:
         """Return the actions of earlier turns like this one, for the same item.
 
-        One that was undone is none of them: it may be done again.
+        One that was undone is none of them: it may be done again. Raises BadProposal where nobody
+        knows whether one was.
         """
         current = told["items"].get("current")
         own = action.tool.performer == WORK_PERFORMER and action.tool.name != ASK_TOOL
@@ -484,7 +479,10 @@ class TaskProgress(Struct):
         turns = {turn for turn, note in self.told.items() if note.item == current["id"]}
         same = (action.digest, action.tool.name)
         like = [row for row in rows if (row.digest, row.tool) == same and row.turn in turns]
-        undone = self.facts.list_undone(like, self.agent)
+        undone = self.facts.find_undone(like, self.agent)
+        if "unknown" in undone.values():
+            where = next(id for id, standing in undone.items() if standing == "unknown")
+            raise BadProposal(UNSURE_REPEAT, where=where)
         return [row for row in like if row.id not in undone]
 
     def perform(self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]) -> Outcome:
@@ -513,9 +511,9 @@ class TaskProgress(Struct):
             if fault:
                 return None, fault
             if (phase := args.get("phase")) is not None:
-                phases = [] if self.step_plan is None else self.step_plan.phases
-                if all(one["id"] != phase for one in phases):
-                    return None, f"the plan has no phase {phase!r}"
+                of_task = self.step_items.values()
+                if fault := find_step_fault(self.step_plan, phase, args["title"], of_task):
+                    return None, fault
                 inputs["phase"] = phase
             number = len(self.step_items) + 1
             about = {"id": id, "title": args["title"], "number": number, **inputs}
@@ -536,27 +534,20 @@ class TaskProgress(Struct):
         self, action: Action, rows: Sequence[ActionRow], row: Mapping[str, Any]
     ) -> Outcome:
         """Take conditions that the first turn proposes; some of them must be left to reach."""
-        found, faults = read_conditions(action.args["conditions"])
-        agent = self.agent
-        for at, one in enumerate(found):
-            fault = find_unreachable(
-                one,
-                agent.tools,
-                has_rows=agent.collection is not None,
-                has_artefacts=agent.artefacts,
-            )
-            if fault is not None:
-                faults.append(((at, *fault[0]), *fault[1:]))
+        found, faults = read_conditions(action.args["conditions"], self.task.stated)
+        # What the agent notes by tools of the engine's is no evidence.
+        tools = self.agent.tools.keys() - ENGINE_TOOLS.keys()
+        faults += list_unreachable(self.agent, found, tools)
         if faults:
             path, what, mend = faults[0]
             where = "conditions" + "".join(f"[{one!r}]" for one in path)
             return Outcome("failed", {"where": where}, error=f"{where}: {what}; {mend}")
         before, self.step_proposed = self.step_proposed, (*self.step_proposed, *found)
-        names = {one.name for one in found}
+        names = {one.name for one in found if is_evidence(one)} or {one.name for one in found}
         states = [one for one in self.evaluate(rows, row) if one.name in names]
         if all(one.held for one in states):
             self.step_proposed = before
-            why = "all of them hold already: nothing would be left to do"
+            why = "what would show it holds already: nothing would be left to do"
             return Outcome("failed", error=why)
         return Outcome("done", {"conditions": [write_condition(one) for one in found]})
 
@@ -579,7 +570,7 @@ class TaskProgress(Struct):
         changed = set_plan(plan, {one["id"]: one["steps"] for one in phases}, self.step_items)
         if isinstance(changed, str):
             return Outcome("failed", error=changed)
-        if len(self.step_items) + len(changed) > MAX_ITEMS:
+        if len({*self.step_items, *(item["id"] for item in changed)}) > MAX_ITEMS:
             return Outcome("failed", error=f"a task has {MAX_ITEMS} items at most")
         for item in changed:
             if item["state"] == "set_aside":

@@ -195,6 +195,10 @@ def answer_bytes(outcome: Outcome) -> bytes:
     )
 
 
+# Why what may have been done, or undone, for an item is not done again.
+UNSURE_REPEAT = "nobody knows whether this was done for the same item: a person is to say"
+
+
 def answer_data(row: ActionRow) -> Mapping[str, Any]:
     """Return what the tool answered to an action's call; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}

@@ -117,8 +117,7 @@ def _require_new(context: RunContext, action: Action, bound: BoundProposals) -> 
     ledger = context.services.store.ledger
     for _, raw, _ in ledger.run_entries(context.run.id, ("effect.unknown",)) if unsure else ():
         if (id := orjson.loads(raw)["action"]) in unsure:
-            what = "nobody knows whether this was done for the same item: a person is to say"
-            raise BadProposal(what, where=id)
+            raise BadProposal(tool_calls.UNSURE_REPEAT, where=id)
 
 
 def compose_step(

@@ -6,20 +6,34 @@ entry of its run, which a worker that has it finds, or whoever takes it up next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonicalize, normalize_json, short_id
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.done_condition import find_unreachable, read_conditions
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound
+from vedette.domain.done_condition import (
+    NO_CONDITIONS,
+    DoneCondition,
+    PersonApproves,
+    asks_person,
+    read_conditions,
+)
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Receipt
+from vedette.domain.roles import may_use_verb
 from vedette.domain.run import Run
-from vedette.domain.task import MAX_GOAL, Task, find_task, task_event
+from vedette.domain.task import (
+    MAX_GOAL,
+    Task,
+    find_task,
+    list_proposed,
+    list_unreachable,
+    task_event,
+)
 from vedette.domain.task_item import Item, find_item_fault, list_items
 from vedette.domain.task_words import (
     ADDED,
@@ -31,6 +45,7 @@ from vedette.domain.task_words import (
     RESUMED,
     REVISED,
     STEERED,
+    Revision,
     TaskWords,
 )
 from vedette.engine.delegation import find_child, open_asks
@@ -98,8 +113,7 @@ async def _start(commands: Commands, order: Order, args: Mapping[str, Any]) -> d
         raise BadCommand(
             f"{name} takes no tasks", where=f"{name}/agent.yaml", mend="add work: {} to it"
         )
-    data = _task_data(args)
-    _refuse_unreachable(agent, data)
+    data = _task_data(agent, args)
     now = services.clock.now_us()
     id = short_id("task", name, order.command_id or now)
     event = task_event(
@@ -116,7 +130,7 @@ async def _start(commands: Commands, order: Order, args: Mapping[str, Any]) -> d
     return {"agent": name, "event": receipt.event, "run": receipt.runs[0]}
 
 
-def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
+def _task_data(agent: Agent, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return a task's event data. Raises BadCommand for what is none."""
     goal = args.get("goal", "")
     if not 0 < len(goal.strip()) <= len(goal) <= MAX_GOAL:
@@ -129,7 +143,8 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
             data["inputs"] = inputs
     except ValueError as error:
         raise BadCommand(f"the inputs have no JSON form: {error}") from error
-    data |= _conditions_data(args)
+    own = () if agent.work is None else agent.work.conditions
+    data |= _conditions_data(agent, own, args)[0]
     if (deadline := args.get("deadline")) is not None:
         try:
             data["deadline_us"] = duration_us(deadline)
@@ -140,34 +155,37 @@ def _task_data(args: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _conditions_data(args: Mapping[str, Any]) -> dict[str, Any]:
+def _conditions_data(
+    agent: Agent, own: Sequence[DoneCondition], args: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[DoneCondition, ...] | None]:
+    """Return the conditions that a person gives, as data and as they are read; None for none.
+
+    `own` are those of the release, which hold too. Raises BadCommand for what is none, for one that
+    the agent can never meet, and for a name that is given already.
+    """
     conditions = args.get("conditions")
     if conditions is None:
-        return {}
-    _, faults = read_conditions(conditions)
+        return {}, None
+    found, faults = read_conditions(conditions, own)
     if faults:
         path, what, mend = faults[0]
         where = "conditions" + "".join(f"[{one!r}]" for one in path)
         raise BadCommand(what, where=where, mend=mend)
-    return {"conditions": conditions}
+    _refuse_unreachable(agent, own, found)
+    return {"conditions": conditions}, found
 
 
-def _refuse_unreachable(agent: Agent, data: Mapping[str, Any]) -> None:
-    """Raise BadCommand for a condition that an agent can never meet, or that has one already."""
-    own = [] if agent.work is None else [one.name for one in agent.work.conditions]
-    for condition in read_conditions(data.get("conditions", []))[0]:
-        if condition.name in own:
+def _refuse_unreachable(
+    agent: Agent, own: Sequence[DoneCondition], conditions: Sequence[DoneCondition]
+) -> None:
+    live = () if agent.work is None else agent.work.conditions
+    names = {one.name for one in (*own, *live)}
+    for condition in conditions:
+        if condition.name in names:
             what = f"{agent.name}'s done.yaml has a condition {condition.name!r}, which holds too"
             raise BadCommand(what, mend="give this one another name")
-        fault = find_unreachable(
-            condition,
-            agent.tools,
-            has_rows=agent.collection is not None,
-            has_artefacts=agent.artefacts,
-        )
-        if fault is not None:
-            _, what, mend = fault
-            raise BadCommand(f"{condition.name}: {what}", where=agent.name, mend=mend)
+    for (at, *_), what, mend in list_unreachable(agent, conditions, agent.tools):
+        raise BadCommand(f"{conditions[int(at)].name}: {what}", where=agent.name, mend=mend)
 
 
 async def _say(
@@ -185,9 +203,13 @@ async def _say(
     if verb in _GO_DOWN:
         await _say_below(services, run, draft)
     observe_wait(services, run, since_us)
-    said = {"run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb]}
+    said: dict[str, Any] = {
+        "run": run.id, "agent": run.agent, "turn": run.turn, "said": _KINDS[verb],
+    }  # fmt: skip
     if verb == "work_cancel" and (untold := _count_untold(services, run)):
         said["untold"] = untold
+    if verb == "work_goal":
+        said["dropped"] = more.get("dropped", [])
     return said
 
 
@@ -240,13 +262,35 @@ def _revise(
     goal = args.get("goal", "")
     if not 0 < len(goal.strip()) <= len(goal) <= MAX_GOAL:
         raise BadCommand(f"a goal has 1 to {MAX_GOAL} characters", mend="give --goal TEXT")
-    data = _conditions_data(args)
-    _refuse_unreachable(agent, data)
-    names = {one["name"] for one in data.get("conditions", ())}
-    if twice := sorted(names & {one.name for one in task.own}):
-        what = f"the task has a condition {twice[0]!r} of its release, which holds too"
-        raise BadCommand(what, mend="give this one another name")
-    return {"goal": goal, **data}
+    data, given = _conditions_data(agent, task.own, args)
+    was = _revised(services, run, task)
+    now = task.revise((), Revision(was.revision + 1, goal, given or was.given))
+    _require_approver(order, was, now)
+    kept = {one.name for one in now.stated}
+    dropped = [one.name for one in was.stated if one.name not in kept]
+    return {"goal": goal, **data, **({"dropped": dropped} if dropped else {})}
+
+
+def _revised(services: Services, run: Run, task: Task) -> Task:
+    """Return a task as its first turn and people left it."""
+    runs = services.store.runs
+    proposed = list_proposed(runs.actions(run.id))
+    return task.revise(proposed, TaskWords.of(runs.task_entries(run.id)).revision)
+
+
+def _require_approver(order: Order, was: Task, now: Task) -> None:
+    """Return if a revision keeps every approval of a person, or is of one who may give them.
+
+    Where nobody said who is asked any person will do. Raises Forbidden.
+    """
+    persons = [one for one in was.conditions if isinstance(one, PersonApproves)]
+    lost = [one.name for one in persons if one not in now.conditions]
+    if lost and tuple(persons) == NO_CONDITIONS and asks_person(now.conditions):
+        lost = []
+    if lost and not may_use_verb(order.principal.roles, "approve"):
+        what = f"this goal drops the approval {lost[0]!r} of a person, which needs approver"
+        mend = "keep it among the conditions, or ask somebody who has that role"
+        raise Forbidden(f"{order.principal}: {what}", mend=mend)
 
 
 _WORDS = {"work_steer": _note, "work_add": _add, "work_goal": _revise}

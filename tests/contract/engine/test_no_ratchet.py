@@ -130,6 +130,8 @@ async def test_other_conditions_are_denied_by_name(
     ("proposed", "why"),
     [
         ({"name": "x", "items": "closed", "at_least": 0}, "nothing would be left to do"),
+        ({"name": "x", "action": "item.add"}, "'item.add' is not a tool"),
+        ({"name": "x", "action": "history.read"}, "'history.read' is not a tool"),
         ({"name": "x", "action": "no.such"}, "conditions[0]['action']: 'no.such' is not a tool"),
         ({"name": "x"}, "says nothing that is to hold"),
         ({"name": "x", "artefacts": "wire.send"}, "has no artefacts"),
@@ -151,6 +153,71 @@ async def test_what_is_no_condition_is_not_taken_and_a_person_is_asked(
         assert row.answer is not None
         assert why in row.answer.decode()
         assert finished.rule == "task.person"
+
+
+CLOSED = {"name": "list", "items": "closed"}
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_what_an_agent_meets_by_its_own_notes_ends_nothing_without_a_person(
+    tmp_path: Path, turns: int, restart: bool
+) -> None:
+    """Where nobody said when it is done: an item that it added, set aside and so closed."""
+    notes = [add("i"), close("i", "set_aside"), finish()]
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn == 1:
+            return says(proposes(CLOSED), *(notes if turns == 1 else ()))
+        return says(*notes) if briefing.turn == turns else says(final=True)
+
+    fleet, scripted = own_conditions(tmp_path, answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert rules(fleet, run, "task.conditions") == [("permit", "permit.tool")]
+        assert rules(fleet, run, "task.finish") == [("hold", "task.person")]
+        if restart:
+            await fleet.restart()
+            scripted.answer = lambda one: says(finish())
+            await dispatch(
+                fleet.app.commands, "work_steer", fleet.order(), {"run": run, "note": "n"}
+            )
+            await fleet.wait_until_idle()
+            assert names(scripted.briefings[-1]) == ["list", "approved"]
+        assert run_of(fleet, run).state == "waiting"
+        assert {rule for _, rule in rules(fleet, run, "task.finish")} <= {
+            "task.person", "task.unmet",
+        }  # fmt: skip
+
+
+async def test_the_persons_place_is_taken_by_no_name(tmp_path: Path) -> None:
+    fleet, _ = own_conditions(tmp_path, lambda one: says(proposes({**CLOSED, "name": "approved"})))
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert rules(fleet, run, "task.conditions")[0] == ("deny", "conditions.given")
+
+
+async def test_another_goal_ends_by_nothing_that_was_proposed_for_the_one_before(
+    tmp_path: Path,
+) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn <= 2:
+            return says(proposes(SENT) if briefing.turn == 1 else send("x"))
+        return says(finish()) if briefing.task.get("revision") else says(final=True)
+
+    fleet, scripted = own_conditions(tmp_path, answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert names(scripted.briefings[-1]) == ["sent"]
+        goal = {"run": run, "goal": "Quite another."}
+        answered = await dispatch(fleet.app.commands, "work_goal", fleet.order(), goal)
+        assert answered["dropped"] == ["sent"]
+        await fleet.wait_until_idle()
+        assert names(scripted.briefings[-1]) == ["approved"]
+        assert rules(fleet, run, "task.finish") == [("hold", "task.person")]
 
 
 async def test_without_leave_in_agent_yaml_nothing_is_proposed(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ async def test_a_plan_is_told_phase_by_phase_and_ends_by_its_items(tmp_path: Pat
             "current": {
                 "id": "look",
                 "steps": [
-                    {"id": "a", "title": "step a", "state": "open"},
-                    {"id": "b", "title": "step b", "state": "open"},
+                    {"id": "a", "title": "step a"},
+                    {"id": "b", "title": "step b"},
                 ],
             },
         }
@@ -192,6 +192,41 @@ async def test_a_plan_alone_is_no_progress(tmp_path: Path) -> None:
         assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 2)
 
 
+async def test_plans_are_not_forced_by_finishes_and_notes(tmp_path: Path) -> None:
+    """Finishes that are denied, and items made to be set aside, end with a person being asked."""
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        turn = str(briefing.turn)
+        if briefing.turn % 4 != 1:
+            return says(finish())
+        return says(plan({"x": [f"s{turn}"]}), add(turn), close(turn, "set_aside"))
+
+    fleet, _ = planning_fleet(tmp_path, answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 9)
+        assert triggers(fleet, run) == ["first", "unmet"]
+
+
+async def test_to_set_aside_what_was_there_before_is_progress(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        match briefing.turn:
+            case 1:
+                return says(*(add(str(at)) for at in range(1, 5)))
+            case 2:
+                return says(send("x"))
+            case _:
+                return says(close(str(briefing.turn - 2), "set_aside"))
+
+    work = WORK.replace("no_progress: 9", "no_progress: 2")
+    fleet, _ = working_fleet(tmp_path, World(), answer, work=work, done=DONE)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        assert (run_of(fleet, run).waits, run_of(fleet, run).turn) == ("person", 8)
+
+
 async def test_half_and_four_fifths_of_a_limit_are_triggers_once_each(tmp_path: Path) -> None:
     """Of the 16 actions that the run may take: at 8 and at 13."""
 
@@ -277,6 +312,32 @@ async def test_an_item_may_name_a_phase_of_the_plan(tmp_path: Path) -> None:
         worked = [one.task["items"].get("current", {}).get("id") for one in scripted.briefings]
         # In the order of the phases, and what belongs to none at the end.
         assert worked == [None, "a", "b", "late", "c", "free", None]
+
+
+async def test_a_turn_is_told_a_bounded_part_of_a_plan(tmp_path: Path) -> None:
+    """Whatever is added to a phase, and whatever plans left in it."""
+
+    def of_phase(id: str, title: str) -> Proposal:
+        return Proposal("item.add", {"id": id, "title": title, "phase": "look"})
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        turn = briefing.turn
+        if turn == 1:
+            return says(plan({"look": [str(at) for at in range(45)]}))
+        if turn == 2:
+            return says(close("0"), *(of_phase(f"a{at}", "t" * (199 + at)) for at in range(8)))
+        return says(final=True)
+
+    fleet, scripted = planning_fleet(tmp_path, answer)
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        added = [row for row in fleet.app.store.runs.actions(run) if row.tool == "item.add"]
+        assert [row.effect for row in added] == ["done", "done", *["failed"] * 6]
+        assert b"title of 200" in (added[2].answer or b"")
+        told = scripted.briefings[2].task["plan"]
+        assert told["phases"][0]["of"] == 47
+        assert [one["id"] for one in told["current"]["steps"]] == [str(at) for at in range(1, 21)]
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -21,8 +21,8 @@ from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.origin import Ref
 from vedette.domain.row_proof import parse_record
 from vedette.domain.run import Run
-from vedette.engine.joined_events import MAX_TOLD, MAX_TOLD_BYTES
 from vedette.engine.scheduler.failure_policy import dead_letter
+from vedette.engine.session_events import MAX_TOLD, MAX_TOLD_BYTES
 from vedette.memory.lineage import find_learned
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -23,12 +23,15 @@ from tests.contract.engine.test_tasks import (
 )
 
 from vedette.domain.action import Proposal
-from vedette.domain.base.errors import BadCommand, Permanent
+from vedette.domain.base.errors import BadCommand, Forbidden, Permanent
+from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.engine.task_progress import read_words
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.tasks import show_task
+from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -267,6 +270,50 @@ async def test_what_is_no_revision_is_refused(
         with pytest.raises(BadCommand, match=what):
             await order(fleet, "goal", run=run, **args)
         assert run_of(fleet, run) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        ([{"name": "legal", "person": "signs"}], [{"name": "x", "items": "closed"}], "legal"),
+        ([{"name": "legal", "person": "signs"}], [{"name": "other", "person": "?"}], "legal"),
+        (None, [{"name": "x", "items": "closed"}], "approved"),
+        (None, [{"name": "x", "person": "whoever"}], ""),
+        ([{"name": "legal", "person": "signs"}], None, ""),
+    ],
+)
+async def test_who_may_not_approve_drops_no_approval(
+    tmp_path: Path, before: Any, after: Any, refused: str
+) -> None:
+    fleet, _ = working_fleet(tmp_path, World(), lambda one: says(final=True), done="")
+    operator = Order(Principal("person", "op", frozenset({"operator"})), "because")
+    both = Order(Principal("person", "all", frozenset({"operator", "approver"})), "because")
+    async with fleet:
+        run = await start(fleet, **({} if before is None else {"conditions": before}))
+        await fleet.wait_until_idle()
+        args = {"run": run, "goal": OTHER, **({} if after is None else {"conditions": after})}
+        if refused:
+            with pytest.raises(Forbidden, match=f"'{refused}' of a person, which needs approver"):
+                await dispatch(fleet.app.commands, "work_goal", operator, args)
+            assert shown(fleet, run)["revision"] == 1
+            await dispatch(fleet.app.commands, "work_goal", both, args)
+        else:
+            await dispatch(fleet.app.commands, "work_goal", operator, args)
+        await fleet.wait_until_idle()
+        assert shown(fleet, run)["revision"] == 2
+
+
+async def test_conditions_of_a_revision_stay_with_the_next_goal(tmp_path: Path) -> None:
+    fleet, scripted = working_fleet(tmp_path, World(), lambda one: says(final=True), done=CLOSED)
+    async with fleet:
+        run = await start(fleet, conditions=[{"name": "first", "items": "done"}])
+        await fleet.wait_until_idle()
+        conditions = [{"name": "second", "items": "done"}]
+        await order(fleet, "goal", run=run, goal=OTHER, conditions=conditions)
+        await order(fleet, "goal", run=run, goal=GOAL)
+        await fleet.wait_until_idle()
+        told = scripted.briefings[-1].task["conditions"]
+        assert [one["name"] for one in told] == ["second", "list"]
 
 
 async def test_an_edited_word_of_a_person_is_not_taken(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ async def test_a_judge_is_told_of_its_last_turns(tmp_path: Path) -> None:
         return says(add(f"{briefing.turn}")) if briefing.turn <= 20 else says(finish())
 
     done = "version: 1\nconditions:\n  - {name: list, items: closed, at_least: 0}\n"
-    fleet, scripted = working_fleet(tmp_path, World(), answer, done=done, work="{no_progress: 1}")
+    fleet, scripted = working_fleet(tmp_path, World(), answer, done=done, work="{no_progress: 100}")
     async with fleet:
         await start(fleet)
         await fleet.wait_until_idle()

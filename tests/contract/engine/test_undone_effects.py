@@ -19,10 +19,12 @@ from tests.contract.engine.test_tasks import (
     working_fleet,
 )
 
+from vedette.domain.done_condition import ArtefactsMade
 from vedette.domain.effect import Outcome
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
+from vedette.engine.task_facts import FactReader
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World
@@ -142,3 +144,102 @@ async def test_what_was_undone_may_be_done_again_for_its_item(tmp_path: Path) ->
         assert [row.turn for row in actions(fleet, run, "wire.send")] == [2, before + 1]
         assert world.effects("wire.send") == 2
         assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+@pytest.mark.parametrize("state", ["unknown", "undone and that unknown"])
+async def test_what_may_be_undone_neither_counts_nor_is_done_again(
+    tmp_path: Path, state: str
+) -> None:
+    """A person let go of a call that nobody knows the end of: the undo, or what undoes that."""
+    lost = "order.place" if state == "unknown" else "wire.send"
+    world = World()
+
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        if briefing.turn == 1:
+            return says(add("a"))
+        return says(send("letter")) if briefing.turn == 2 else says(finish())
+
+    async with undoing_fleet(tmp_path, answer, world) as fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (sent,), (finished,) = (actions(fleet, run, one) for one in ("wire.send", "task.finish"))
+        if lost == "wire.send":
+            inverse = await undo(fleet, sent)
+            assert inverse.effect == "done"
+        else:
+            inverse = sent
+        reader = FactReader(fleet.app.store, fleet.app.services.fleet.name, run)
+        agent = fleet.app.services.fleet.agents["worker"]
+        world.answer = lambda call: Outcome("unknown") if call.tool == lost else None
+        unsure = await undo(fleet, inverse)
+        assert unsure.effect not in ("done", "failed", "cancelled")
+        assert reader.find_undone([sent], agent) == {sent.id: "unknown"}
+        effects = world.effects("wire.send")
+        before = run_of(fleet, run).turn
+        script = fleet.app.services.reasoners["judge"]
+        script.answer = lambda one: (  # type: ignore[attr-defined]
+            says(send("letter")) if one.turn == before + 1 else says(finish())
+        )
+        await order(fleet, "steer", run=run, note="go on")
+        await fleet.wait_until_idle()
+        assert world.effects("wire.send") == effects
+        whys = [fleet.body(one["seq"])["why"] for one in fleet.entries("action.refused")]
+        assert any("nobody knows whether this was done" in why for why in whys)
+        (*_, finished) = actions(fleet, run, "task.finish")
+        assert told(fleet, finished)[0]["held"] is False
+
+
+async def test_between_finishes_an_action_is_looked_at_once(tmp_path: Path) -> None:
+    def answer(briefing: Briefing) -> ReasonerJudgement:
+        return says(send(str(briefing.turn))) if briefing.turn < 4 else says(finish())
+
+    async with undoing_fleet(tmp_path, answer) as fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        agent = fleet.app.services.fleet.agents["worker"]
+        assert agent.work is not None
+        conditions = agent.work.conditions
+        rows = actions(fleet, run, "wire.send")
+        store = CountingStore(fleet.app.store)
+        reader = FactReader(store, fleet.app.services.fleet.name, run)  # type: ignore[arg-type]
+
+        def count(rows: list[ActionRow], *, anew: bool) -> tuple[int, int]:
+            before = store.runs.looked
+            counted = reader.list_counted(conditions, rows, agent, anew=anew)
+            return len(counted), store.runs.looked - before
+
+        assert count(rows[:2], anew=False) == (2, 2)
+        assert count(rows, anew=False) == (3, 1)  # the new one alone
+        await undo(fleet, rows[0])
+        assert count(rows, anew=False) == (3, 0)
+        assert count(rows, anew=True)[0] == 2
+        assert count(rows, anew=False) == (2, 0)
+        artefacts = (ArtefactsMade("a", "text/plain"),)
+        for _ in range(2):
+            reader.list_artefacts(artefacts, rows, anew=False)
+        assert store.runs.after == [0, max(row.last for row in rows)]
+
+
+class CountingRuns:
+    """Counts the runs of undos that are looked at, and notes where artefacts are looked for."""
+
+    def __init__(self, runs: Any) -> None:
+        self._runs = runs
+        self.looked = 0
+        self.after: list[int] = []
+
+    def run(self, run: str) -> Any:
+        self.looked += 1
+        return self._runs.run(run)
+
+    def artefact_heads(self, run: str, after: int) -> Any:
+        self.after.append(after)
+        return self._runs.artefact_heads(run, after)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runs, name)
+
+
+class CountingStore:
+    def __init__(self, store: Any) -> None:
+        self.runs = CountingRuns(store.runs)

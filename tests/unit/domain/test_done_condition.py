@@ -115,6 +115,8 @@ def test_why_has_no_content() -> None:
         ([{"name": "a", "person": 7}], (0, "person"), "no text"),
         ([{"name": "a", "items": "closed"}] * 2, (1, "name"), "two conditions"),
         ([{"name": "a", "items": "closed"}] * 51, (), "has 51"),
+        ([{"name": "a", "artefacts": "t", "max_size": 499}], (0, "max_size"), "fewer than 500"),
+        ([{"name": "a", "artefacts": "t", "schema": {"allOf": [{}] * 200}}], (), "has 201 JSON"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_place(value: Any, path: tuple[Any, ...], what: str) -> None:
@@ -159,9 +161,9 @@ def made(*sizes: int, **more: Any) -> TaskFacts:
         ({"artefacts": "report.read"}, made(1), False),
         ({"artefacts": "report.write", "at_least": 2}, made(1), False),
         ({"artefacts": "report.write", "at_least": 2}, made(1, 1), True),
-        ({"artefacts": "report.write", "min_size": 5}, made(4), False),
-        ({"artefacts": "report.write", "min_size": 5, "max_size": 5}, made(5), True),
-        ({"artefacts": "report.write", "max_size": 5}, made(6), False),
+        ({"artefacts": "report.write", "min_size": 5000}, made(4000), False),
+        ({"artefacts": "report.write", "min_size": 5000, "max_size": 5000}, made(5000), True),
+        ({"artefacts": "report.write", "max_size": 5000}, made(6000), False),
         ({"artefacts": "report.write"}, made(1, is_erased=True), False),
         ({"artefacts": "report.write"}, made(1, misfits=frozenset({"it"})), False),
         ({"artefacts": "report.write"}, made(1, misfits=frozenset({"other"})), True),
@@ -210,7 +212,7 @@ def test_a_condition_over_artefacts_is_written_as_it_is_read() -> None:
     given = [
         {"name": "a", "artefacts": "text/plain", "at_least": 1},
         {"name": "b", "artefacts": "x.y", "at_least": 3, "schema": schema, "min_size": 5,
-         "max_size": 9},
+         "max_size": 9000},
     ]  # fmt: skip
     conditions, faults = read_conditions(given)
     assert faults == []

@@ -110,7 +110,7 @@ def test_what_is_revised_keeps_what_the_release_says() -> None:
     ]  # fmt: skip
     kept = task.revise((one,), Revision(2, "Else."))
     assert ([each.name for each in kept.conditions], kept.goal, kept.revision) == (
-        ["mine", "proposed", "list"], "Else.", 2,
+        ["mine", "list"], "Else.", 2,
     )  # fmt: skip
     others = task.revise((one,), Revision(3, "Else.", (two,)))
     assert [each.name for each in others.conditions] == ["other", "list"]
@@ -128,10 +128,21 @@ def test_what_the_first_turn_records_is_the_task_as_it_was_given() -> None:
     again = find_task(AGENT, given(), {"task": record_task(bare)})
     assert again is not None
     assert again.conditions == NO_CONDITIONS
-    # A record of before there were revisions: all of it counts as given.
-    old = find_task(AGENT, given(), {"task": {"goal": "Do.", "done": [write_condition(LIST)]}})
+    assert "own" in record_task(bare)
+    # A record of before there were revisions: what its event did not give is the release's.
+    for kept in (task, read_task(AGENT, given())):
+        assert kept is not None
+        record = {key: one for key, one in record_task(kept).items() if key != "own"}
+        data = {"conditions": [write_condition(one) for one in kept.given]} if kept.given else {}
+        old = find_task(replace(AGENT, work=WorkPlan()), given(**data), {"task": record})
+        assert old is not None
+        assert (old.given, old.own) == (kept.given, kept.own)
+        revised = old.revise((), Revision(2, "Else.", (ItemsClosed("easy", 0),)))
+        assert [one.name for one in revised.conditions] == ["easy", "list"]
+    mail = Event("imap", "1", "mail.received", data={"conditions": [{"name": "list"}]})
+    old = find_task(AGENT, mail, {"task": {"goal": "Read.", "done": [write_condition(LIST)]}})
     assert old is not None
-    assert (old.given, old.own) == ((LIST,), ())
+    assert old.own == (LIST,)
 
 
 def test_words_are_counted_and_those_of_an_item_or_a_goal_taken() -> None:

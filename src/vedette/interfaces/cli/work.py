@@ -171,7 +171,10 @@ def add(run: str, item: str, title: str, inputs: tuple[str, ...], order: OrderOp
     help="What must hold, in the place of what was given or proposed; done.yaml's still must.",
 )  # fmt: skip
 def goal(run: str, goal: str, done: Path | None, order: OrderOptions) -> None:
-    """Give the task of RUN another goal; its items stay. If it waits for a person, it goes on."""
+    """Give the task of RUN another goal; its items stay. If it waits for a person, it goes on.
+
+    What its first turn proposed holds no more. To drop the approval of a person you need approver.
+    """
     args: dict[str, Any] = {"run": run, "goal": goal}
     if done is not None:
         args["conditions"] = _read_done_file(done)
@@ -214,6 +217,8 @@ def _say(verb: str, args: Mapping[str, Any], order: OrderOptions) -> None:
     lines = [f"{done['run']}: {_SAID[done['said']]}", *deferred_note(done, "it is acted on")]
     if untold := done.get("untold"):
         lines.append(f"events that joined it, and that no turn was told of: {untold}")
+    if dropped := done.get("dropped"):
+        lines.append(f"no condition any more: {', '.join(dropped)}")
     print_result(done, "\n".join(lines))
 
 

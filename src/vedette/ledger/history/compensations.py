@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from vedette.domain.compensation import undo_ids, undo_run_id
+from vedette.domain.effect import OPEN_STATES
 from vedette.domain.run import ActionRow, Run
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 # waiting: not decided or not done yet; dead: a dead letter; void: nothing came of it; unknown: it
 # was begun and given up, and nobody knows whether it happened.
 State = Literal["undone", "waiting", "dead", "void", "unknown"]
+
+# What is found of an effect that is done: it stands, or was taken back; unknown while what takes it
+# back is under way, and where nobody knows whether that happened.
+Standing = Literal["stands", "undone", "unknown"]
 
 
 class UndoAttempt(Struct, frozen=True):
@@ -43,16 +48,17 @@ def find_undo_attempts(
     raise AssertionError("ids of undos do not end")
 
 
-def is_undone(runs: RunReader, fleet: str, row: ActionRow) -> bool:
-    """Say whether an action's effect was taken back, and that was not taken back in turn.
-
-    So is one of which nobody knows whether it was.
-    """
+def find_standing(runs: RunReader, fleet: str, row: ActionRow) -> Standing:
+    """Return whether an action's effect stands, or was taken back and that was not in turn."""
     found, _ = find_undo_attempts(runs, fleet, row)
-    if not found or found[-1].state not in ("undone", "unknown"):
-        return False
-    done = [one for one in runs.actions(found[-1].run.id) if one.effect == "done"]
-    return not any(is_undone(runs, fleet, one) for one in done)
+    rows = runs.actions(found[-1].run.id) if found else []
+    done = [one for one in rows if one.effect == "done"]
+    if not done:
+        return "unknown" if any(one.effect in OPEN_STATES for one in rows) else "stands"
+    inverses = {find_standing(runs, fleet, one) for one in done}
+    if "unknown" in inverses:
+        return "unknown"
+    return "stands" if "undone" in inverses else "undone"
 
 
 def _state(run: Run, rows: Sequence[ActionRow]) -> State:
