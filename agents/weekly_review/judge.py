@@ -45,7 +45,7 @@ class Judge(Base):
     def judge(self, seen: Any, briefing: Briefing) -> Judgement:
         """Ask for the list of the week's papers."""
         notes = {"papers": {}, "full": [], "fault": [], "incidents": [], "reports": 0}
-        return self._list(briefing, {**notes, "stage": "list", "from": 0})
+        return self._list(briefing, {**notes, "stage": "list", "from": ""})
 
     def judge_outcomes(self, briefing: Briefing) -> Judgement:
         """Go on with what the last turn asked for."""
@@ -71,7 +71,9 @@ class Judge(Base):
         which: dict[str, Any] = (
             {"week": Ref("/event/data/inputs/week")} if given else {"before": Ref("/event/time")}
         )
-        asked = Proposal("document.list", {**which, "from": notes["from"]}, "the week's papers")
+        if notes["from"]:
+            which["from"] = Ref(notes["from"])
+        asked = Proposal("document.list", which, "the week's papers")
         return _say("lists the papers", notes, asked)
 
     def _take_list(self, briefing: Briefing, notes: Notes, answer: Answer | None) -> Judgement:
@@ -91,8 +93,9 @@ class Judge(Base):
             )
             for at, one in enumerate(found["documents"])
         ]
-        notes = {**notes, "week": found["week"], "list": ref, "from": found["next"]}
+        notes = {**notes, "week": found["week"], "list": ref}
         if found["next"] is not None:
+            notes = {**notes, "from": f"{ref}/next"}
             more = self._list(briefing, notes)
             return _say(f"{len(items)} more papers to read", notes, *more.proposals, *items)
         notes = {**notes, "stage": "listed"}
@@ -204,7 +207,7 @@ class Judge(Base):
         if not _done(answer) or notes["reports"] >= _MAX_REPORTS:
             return _say("the report was not taken", notes)
         # A paper has changed, or is not what it was taken for.
-        asked = Proposal("document.list", {"week": _week(notes), "unread": True}, "what is unread")
+        asked = Proposal("document.list", {"unread": _week(notes)}, "what is unread")
         notes = {**notes, "stage": "unread", "faults": answer["data"].get("at_fault", [])}
         return _say("looks for papers to read again", notes, asked)
 

@@ -126,8 +126,8 @@ def render(
     )
     lines = [
         f"# The harbour's week {week.week}", "",
-        f"{of - len(unread)} of {of} papers and {week.incidents_read} of {len(week.incidents)} "
-        f"incidents read.{left_out} What is said here is {by}'s; that each quote stands in "
+        f"{of - len(unread)} of {of} papers read, {week.incidents_read} of {len(week.incidents)} "
+        f"incidents.{left_out} What is said here is {by}'s; that each quote stands in "
         f"the source it names was looked up, and not whether it bears the claim out.",
     ]  # fmt: skip
     if not claims:

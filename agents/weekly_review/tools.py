@@ -21,15 +21,16 @@ _MAX_WEEKS = 12
 def list_documents(call: Call) -> Outcome:
     """List the papers of a week that one review reads, as many as one answer holds.
 
-    `next` is where the list goes on. With `unread`, only those that this run has not read as they
-    are now.
+    `next` is where the list goes on. Of the week that is named as `unread`, those are listed that
+    this run has not read as they are now.
     """
 
     def act(archive: Archive) -> dict[str, Any]:
-        week = call.args.get("week") or week_before(call.args.get("before") or "")
+        unread = call.args.get("unread") or ""
+        week = unread or call.args.get("week") or week_before(call.args.get("before") or "")
         papers = archive.papers(week)
         listed = [{"id": id, "bytes": size} for id, size in list(papers.items())[:MAX_PAPERS]]
-        if call.args.get("unread"):
+        if unread:
             listed = [one for one in listed if _is_unread(archive, one["id"])]
         start = max(0, call.args.get("from") or 0)
         page = _page(listed[start:])
