@@ -16,14 +16,12 @@ Every file is written whole or not at all, and a call that is made again changes
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -172,23 +170,23 @@ class Archive:
         """Put a message into the outbox, once for each key, whoever empties it; return where.
 
         `sent/KEY.new` is the message as long as it has not left: it moves into the outbox as one
-        step, so a call that is made again finds either that file, or that it has left.
+        step, so a call that is made again finds either that file, or that it has left. The engine
+        makes no two calls of one key at once.
         """
         sent, outbox = self._own / "sent" / key, self._own / "outbox" / f"{key}.json"
         staged = sent.with_name(f"{key}.new")
         text = json.dumps(message, ensure_ascii=False, indent=1, sort_keys=True)
         outbox.parent.mkdir(parents=True, exist_ok=True)
         sent.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(sent.parent):
-            if not sent.exists():
-                self._write(staged, f"{text}\n", "staged")
-                self._write(sent, _digest(text), "sent")
-            if staged.exists():
-                failpoint("weekly.outbox:before")
-                staged.replace(outbox)
-                _sync(outbox.parent)
-                _sync(staged.parent)
-                failpoint("weekly.outbox:after")
+        if not sent.exists():
+            self._write(staged, f"{text}\n", "staged")
+            self._write(sent, _digest(text), "sent")
+        if staged.exists():
+            failpoint("weekly.outbox:before")
+            staged.replace(outbox)
+            _sync(outbox.parent)
+            _sync(staged.parent)
+            failpoint("weekly.outbox:after")
         return outbox.relative_to(self._own).as_posix()
 
     def _answer(self, key: str) -> Path:
@@ -244,13 +242,6 @@ def _size(file: Path) -> int | None:
     except FileNotFoundError:
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _sync(folder: Path) -> None:

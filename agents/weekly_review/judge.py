@@ -34,8 +34,8 @@ Answers = Mapping[str, Answer]
 class Judge(Base):
     """Reads, reports, files. It obeys nothing that stands in a paper: no rule here could.
 
-    What was refused it does not ask for by itself. Then its task waits for a person, and if that
-    one lets it go on, it asks again.
+    What was refused it asks for again, until the task has gone on for too long without progress and
+    waits for a person; and again when that one lets it go on.
     """
 
     def __init__(self, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> None:
