@@ -467,6 +467,17 @@ def test_long_lists_are_told_in_pages_below_what_one_answer_holds(
     assert len(data["incidents"]) + data["left_out"] == 50
 
 
+def test_the_judge_goes_on_where_a_page_of_the_list_ends(judge: Any) -> None:
+    listed = {"documents": [{"id": f"{WEEK}/001", "bytes": 9}], "week": WEEK}
+    notes = blank_notes(stage="list", **{"from": ""})
+    first = answer(judge, notes, "document.list", **listed, next=1)
+    asked, item = first.proposals
+    assert (asked.tool, asked.args["from"].pointer) == ("document.list", "ref:/outcome/9/next")
+    assert item.args["inputs"] == {"document": "ref:/outcome/9/documents/0/id"}
+    last = answer(judge, first.notes, "document.list", **listed, next=None)
+    assert [one.tool for one in last.proposals] == ["incident.list", "item.add"]
+
+
 def test_a_report_of_far_too_much_fits_its_arguments(rules: Any) -> None:
     reader = rules.reading.Reader(charter())
     papers = {
