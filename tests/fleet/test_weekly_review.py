@@ -397,6 +397,12 @@ def test_no_odd_paper_makes_a_claim_that_its_report_refuses(
     assert bool(claims) == bool(text.strip())
 
 
+def test_an_incident_without_a_word_is_no_claim(rules: Any) -> None:
+    one = {"id": "inc_1", "series": "s", "opened_at": "x", "closed_at": None, "summary": ""}
+    assert rules.compose.claims({}, [one], charter()) == []
+    assert len(rules.compose.claims({}, [{**one, "summary": "a step"}], charter())) == 1
+
+
 def test_a_text_of_a_megabyte_of_orders_is_read_in_linear_time(rules: Any) -> None:
     reader = rules.reading.Reader(charter())
     begun = time.process_time()
@@ -639,7 +645,7 @@ def test_follow_ups_of_former_weeks_stay(tools: Any) -> None:
     module = load_module(checkout() / "agents" / "weekly_review", "tools")
     row = None
     for week in ("2026-W19", "2026-W20"):
-        one = {"title": week, "owner": "x", "why": "y", "documents": []}
+        one: dict[str, Any] = {"title": week, "owner": "x", "why": "y", "documents": []}
         args = {"review": "weekly", "week": week, "follow_ups": [one]}
         given = Call("f", args, "k", "weekly_review", "run", {}, (), 1, 10**7, False)
         (write,) = module.file_follow_ups(given, row)
