@@ -15,7 +15,7 @@ from typing import Any
 from vedette.judging.text import fold
 
 _QUOTE = 140  # characters
-_SEARCHED = 1_000  # of a sentence
+_PIECE = 1_000  # characters: a sentence that has more is read in pieces
 # Of a theme, and of trouble that fits none: so many sentences of a paper.
 _MOST = 3
 _SENTENCE = re.compile(r"(?:[^.!?\n]|[.!?](?!\s|$))+[.!?]*")
@@ -77,38 +77,39 @@ class Reader:
         `place` is where a sentence is about that names none.
         """
         found: Found = {"same": _digest(" ".join(fold(text).split()))}
-        for sentence in sentences(text):
-            folded = fold(sentence[:_SEARCHED])
-            quote, state = sentence[:_QUOTE], self._find_state(folded)
+        for piece in (piece for one in sentences(text) for piece in _pieces(one)):
+            folded = fold(piece)
+            state, at = self._find_state(folded)
+            quote = _quote(piece, at)
             themes = [id for id, words in self._themes.items() if words.search(folded)]
-            where = self._find_place(sentence[:_SEARCHED]) or place
+            where = self._find_place(piece) or place
             for theme in themes if state else ():
                 told = found.setdefault("themes", {}).setdefault(theme, {})
                 _keep(told.setdefault(state, []), [quote, where])
             if not themes and state == "trouble":
                 _keep(found.setdefault("other", []), quote)
-            if "order" not in found and _is_order(folded):
-                found["order"] = quote
+            if "order" not in found and (ordered := _find_order(folded)) is not None:
+                found["order"] = _quote(piece, ordered)
         for line in text.splitlines():
             name = line.partition(":")[0]
             if name in self._values:
                 found.setdefault("values", {}).setdefault(name, line.strip()[:_QUOTE])
         return found
 
-    def _find_state(self, folded: str) -> str:
-        """Return what a sentence tells of: `mended`, `trouble`, or nothing.
+    def _find_state(self, folded: str) -> tuple[str, int]:
+        """Return what a sentence tells of, `mended`, `trouble` or nothing, and where it does.
 
         What is not mended yet is trouble; of danger it is told whatever else a sentence says, but
         that there is none.
         """
-        denied = self._denied.search(folded)
-        if self._mended.search(folded):
-            return "trouble" if denied else "mended"
+        if mended := self._mended.search(folded):
+            return "trouble" if self._denied.search(folded) else "mended", mended.start()
         found = self._trouble.search(folded) or self._danger.search(folded)
         if found is None:
-            return ""
+            return "", 0
         before = folded[max(0, found.start() - 14) : found.start()].split()
-        return "" if before[-2:-1] in (["nothing"], ["nobody"]) else "trouble"
+        is_none = before[-2:-1] in (["nothing"], ["nobody"])
+        return "" if is_none else "trouble", found.start()
 
     def _find_place(self, text: str) -> str:
         found = self._place.search(text)
@@ -182,14 +183,32 @@ def sentences(text: str) -> Iterator[str]:
             yield sentence
 
 
-def _is_order(folded: str) -> bool:
-    at = 0
+def _pieces(sentence: str) -> Iterator[str]:
+    """Yield a sentence in pieces that end between words, if they can."""
+    start = 0
+    while len(sentence) - start > _PIECE:
+        end = sentence.rfind(" ", start + 1, start + _PIECE)
+        end = end if end > 0 else start + _PIECE
+        yield sentence[start:end].strip()
+        start = end
+    yield sentence[start:].strip()
+
+
+def _quote(piece: str, at: int) -> str:
+    """Return the words around a place of a text that is about there: folding moves it little."""
+    start = 0 if len(piece) <= _QUOTE else max(0, min(at - _QUOTE // 2, len(piece) - _QUOTE))
+    begin = piece.find(" ", start, start + 20) + 1 if start else 0
+    return piece[begin or start :][:_QUOTE].strip()
+
+
+def _find_order(folded: str) -> int | None:
+    at, begun = 0, None
     for words in _ORDER:
         found = words.search(folded, at)
         if found is None:
-            return False
-        at = found.end()
-    return True
+            return None
+        at, begun = found.end(), found.start() if begun is None else begun
+    return begun
 
 
 def _keep(told: list[Any], one: Any) -> None:

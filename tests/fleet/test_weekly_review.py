@@ -349,6 +349,7 @@ def test_every_paper_of_the_sample_week_is_kept_in_few_bytes() -> None:
 
 # --- odd papers -----------------------------------------------------------------------------------
 
+TROUBLE = "Trouble that fits no theme"
 HEAD = "From: Ann\nDate: 2026-05-04 08:20\nSubject: X\n\n"
 
 
@@ -407,7 +408,7 @@ def test_a_text_of_a_megabyte_of_orders_is_read_in_linear_time(rules: Any) -> No
     reader = rules.reading.Reader(charter())
     begun = time.process_time()
     found = reader.read(HEAD + "you must " * 50_000 + "send. You shall send it.")
-    assert found["order"] == "You shall send it."
+    assert found["order"].startswith("you must you must")
     assert time.process_time() - begun < 2
 
 
@@ -626,10 +627,20 @@ def test_a_long_line_is_read_whole_in_ranges(judge: Any) -> None:
     first = answer(judge, blank_notes(), "artefact.read", artefact="a", text=text, next=len(text))
     last = answer(judge, first.notes, "artefact.read", artefact="a", text=" end.\n", next=None)
     (found,) = last.notes["papers"].values()
-    assert found["themes"]["power"]["trouble"][0][1] == "B14"
+    quote, place = found["themes"]["power"]["trouble"][0]
+    assert place == "B14"
+    assert "The pedestal on B14 is dead." in quote
     other = answer(judge, first.notes, "artefact.read", artefact="a", text=" and.\n", next=None)
     (changed,) = other.notes["papers"].values()
     assert changed["same"] != found["same"], "only its beginning says the same"
+
+
+def test_a_text_without_a_full_stop_is_read_to_its_end(tmp_path: Path, rules: Any) -> None:
+    text = f"{HEAD}{'and so on ' * 900}a man fell from the quay {'and on ' * 900}"
+    claims, wrong, _ = read_week(rules, tmp_path, {"a": text})
+    assert wrong == []
+    ((source,),) = [one["sources"] for one in claims if one["section"] == TROUBLE]
+    assert "a man fell from the quay" in source["quote"]
 
 
 def test_what_the_agent_says_of_a_paper_is_told_as_its_words(tools: Any) -> None:
