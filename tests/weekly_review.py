@@ -66,30 +66,46 @@ def check_report(report: str, weeks: Path) -> dict[str, list[str]]:
     texts = {file.stem: file.read_bytes() for file in (weeks / WEEK).glob("*.txt")}
     lines = (weeks / WEEK / "incidents.jsonl").read_text("utf-8").splitlines()
     texts |= {one["id"]: one["summary"].encode() for one in map(json.loads, lines)}
-    body, _, sources = report.partition("\n## Sources\n")
+    body, _, brief = report.partition("\n## Sources of the numbers and kinds\n")
     claims, _, _ = body.partition("\n## Set aside\n")
+    claims, _, _ = claims.partition("\n## To be followed up\n")
     quoted: dict[str, list[str]] = {}
-    for line in filter(None, sources.splitlines()):
-        found = re.fullmatch(r"- (\S+): “(.+)”", line)
-        assert found, f"no source: {line}"
-        quote = re.sub(r"\\(.)", r"\1", found[2]).replace("&lt;", "<").replace("&amp;", "&")
-        assert found[1] in texts, f"nobody wrote {found[1]}"
-        assert quote.encode() in texts[found[1]], f"{found[1]} does not say {quote!r}"
-        quoted.setdefault(found[1], []).append(quote)
+    beside: dict[str, list[str]] = {}
     told: dict[str, list[str]] = {}
     for line in claims.splitlines():
-        if line.startswith("- "):
+        if line.startswith("  - "):
+            source, quotes = _read_source(line[4:])
+            beside.setdefault(list(told)[-1], []).append(source)
+            quoted.setdefault(source, []).extend(quotes)
+        elif line.startswith("- "):
             found = re.fullmatch(r"- (.+) \[([^\]]+)\]", line)
             assert found, f"a claim without a source: {line}"
-            told[found[1]] = found[2].split(", ")
-            assert set(told[found[1]]) <= quoted.keys(), f"a source without a quote: {line}"
+            told[found[1]] = found[2].replace("incident ", "").split(", ")
+    for line in filter(None, brief.splitlines()):
+        source, quotes = _read_source(line.removeprefix("- "))
+        quoted.setdefault(source, []).extend(quotes)
+    for source, quotes in quoted.items():
+        assert source in texts, f"nobody wrote {source}"
+        for quote in quotes:
+            assert quote.encode() in texts[source], f"{source} does not say {quote!r}"
+    for claim, sources in told.items():
+        assert set(sources) <= quoted.keys(), f"a source without a quote: {claim}"
+        assert set(beside.get(claim, sources)) == set(sources), f"not its sources: {claim}"
     assert told, "the report claims nothing"
     return told
 
 
+def _read_source(line: str) -> tuple[str, list[str]]:
+    found = re.fullmatch(r"(?:incident )?(\w+)(?:, [^“]+)?: (“.+”)", line)
+    assert found, f"no source: {line}"
+    plain = re.sub(r"\\(.)", r"\1", found[2]).replace("&lt;", "<").replace("&amp;", "&")
+    return found[1], re.findall(r"“([^”]+)”", plain)
+
+
 def read_report(state: Path) -> str:
-    """Return the report that was written below the target's folder."""
-    return (state / "week" / "reports" / f"{WEEK}.md").read_text("utf-8")
+    """Return the one report that was written below the target's folder."""
+    (file,) = (state / "week" / "reports" / WEEK).iterdir()
+    return file.read_text("utf-8")
 
 
 def sent(state: Path) -> list[Mapping[str, Any]]:

@@ -94,7 +94,7 @@ def show(folder: Path) -> None:
     run(config, look)
     (task,) = vedette(config, "work", "list", "--all")["items"]
     print(f"\r{told(task)}\n")
-    report = folder / "state" / "week" / "reports" / f"{WEEK}.md"
+    (report,) = (folder / "state" / "week" / "reports" / WEEK).iterdir()
     print(report.read_text("utf-8"))
     print(f"the report: {report}\nwhat has to leave the house waits for you:")
     for held in vedette(config, "hold")["items"]:

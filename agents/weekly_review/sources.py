@@ -9,88 +9,170 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .archive import Archive, Refused
+from .archive import MAX_PAPERS, Archive, Refused, Unreadable
+from .reading import sentences, split
 
 Claims = Sequence[Mapping[str, Any]]
 # Of what is wrong, so much is told.
 _MOST = 20
+# A quote is a whole line or sentence, or so much of one.
+_MIN_CHARS, _MIN_WORDS, _LONG = 20, 3, 60
+# The sections of a report in their order, as agent.yaml names them; in these the sources are many
+# and of few words, and are told at the end.
+SECTIONS = (
+    "What the week was about", "Trouble that fits no theme", "What does not agree", "Incidents",
+    "The week in numbers", "Said twice", "Papers that give orders", "The papers, by kind",
+)  # fmt: skip
+_BRIEF = ("The week in numbers", "The papers, by kind")
 _PLAIN = str.maketrans({**{mark: f"\\{mark}" for mark in "\\[]*_`#|"}, "<": "&lt;", "&": "&amp;"})
 
 
-def find_wrong(archive: Archive, week: str, claims: Claims) -> tuple[list[str], int]:
-    """Return what is wrong with the claims' sources, and how many claims are left without one.
+class Week:
+    """The papers and incidents of a week, as far as one run has read them."""
 
-    Each source must be a paper, or an incident, that this run has read, and hold the quote to the
-    letter; a claim of which one is not so counts as one without a source.
-    """
-    told = {one["id"]: one["summary"] for one in archive.incidents(week)}
-    wrong, unsourced = [], 0
-    for number, claim in enumerate(claims, 1):
-        found = [_find_fault(archive, week, told, source) for source in claim["sources"]]
-        faults = [fault for fault in found if fault] if found else ["it names no source"]
-        wrong += [f"claim {number}: {fault}" for fault in faults]
-        unsourced += bool(faults)
-    return wrong[:_MOST], unsourced
+    def __init__(self, archive: Archive, week: str) -> None:
+        self._archive, self.week = archive, week
+        self.incidents = {one["id"]: one["summary"] for one in archive.incidents(week)}
+        papers = list(archive.papers(week))
+        self.papers, self.left_out = papers[:MAX_PAPERS], papers[MAX_PAPERS:]
+        # Papers that this run has not read, by why; those that nobody can read are apart.
+        self.unread: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
+        for id in self.papers:
+            try:
+                why = archive.why_unread(id)
+            except Unreadable as unreadable:
+                self.unreadable[id] = str(unreadable)
+            else:
+                if why:
+                    self.unread[id] = why
+        self.incidents_read = sum(
+            archive.was_read(f"incidents/{id}", told) for id, told in self.incidents.items()
+        )
+
+    def says_nothing(self) -> bool:
+        """Say whether there is nothing to claim: no incident, and no word in what was read."""
+        read = (id for id in self.papers if id not in self.unread and id not in self.unreadable)
+        return not self.incidents_read and not any(self._archive.text(id).strip() for id in read)
+
+    def find_wrong(self, claims: Claims) -> tuple[list[str], list[str], int]:
+        """Return what is wrong with claims' sources, which those are, and how many claims are left
+        without one.
+
+        Each source must be a paper, or an incident, that this run has read, and hold the quote to
+        the letter; a claim of which one is not so counts as one without a source.
+        """
+        wrong: list[str] = []
+        at_fault: dict[str, None] = {}
+        unsourced = 0
+        for number, claim in enumerate(claims, 1):
+            found = [(one["document"], self._find_fault(one)) for one in claim["sources"]]
+            faults = {id: fault for id, fault in found if fault}
+            at_fault.update(dict.fromkeys(faults))
+            said = faults.values() if found else ["it names no source"]
+            wrong += [f"claim {number}: {fault}" for fault in said]
+            unsourced += bool(faults) or not found
+        return wrong[:_MOST], list(at_fault)[:_MOST], unsourced
+
+    def _find_fault(self, source: Mapping[str, str]) -> str:
+        id, quote = source["document"], source["quote"].strip()
+        if id in self.incidents:
+            noted, text = f"incidents/{id}", self.incidents[id]
+        elif not id.startswith(f"{self.week}/"):
+            return f"{id} is no paper or incident of {self.week}"
+        else:
+            try:
+                noted, text = id, self._archive.text(id)
+            except Refused as refused:
+                return str(refused)
+        if not self._archive.was_read(noted, text):
+            return f"{id} was not read in this review, or has changed since"
+        if quote not in text:
+            return f"{id} does not say {quote[:60]!r}"
+        return "" if _is_quote(quote, text) else (
+            f"{id}: {quote[:60]!r} is no quote; take a whole line or sentence, or at least "
+            f"{_MIN_CHARS} characters and {_MIN_WORDS} words of one"
+        )  # fmt: skip
+
+    def head(self, id: str) -> str:
+        """Return what a source is called: its id, and a paper's date and writer."""
+        if id in self.incidents:
+            return f"incident {id}"
+        head, _ = split(self._archive.text(id))
+        told = (head.get("Date", "")[:16], head.get("From", "")[:60])
+        return ", ".join([_short(id), *(_plain(one) for one in told if one.strip())])
 
 
-def _find_fault(
-    archive: Archive, week: str, incidents: Mapping[str, str], source: Mapping[str, str]
-) -> str:
-    id, quote = source["document"], source["quote"]
-    if id in incidents:
-        noted, text = f"incidents/{id}", incidents[id]
-    elif not id.startswith(f"{week}/"):
-        return f"{id} is no paper or incident of {week}"
-    else:
-        try:
-            noted, text = id, archive.text(id)
-        except Refused as refused:
-            return str(refused)
-    if not archive.was_read(noted, text):
-        return f"{id} was not read in this review, or has changed since"
-    if not quote.strip():
-        return f"{id} is quoted with no word"
-    return "" if quote in text else f"{id} does not say {quote[:60]!r}"
+def _is_quote(quote: str, text: str) -> bool:
+    long = len(quote) >= _LONG or (len(quote) >= _MIN_CHARS and len(quote.split()) >= _MIN_WORDS)
+    return bool(quote) and (
+        long
+        or any(quote == line.strip() for line in text.splitlines())
+        or quote in sentences(split(text)[1])
+    )
 
 
 def render(
-    archive: Archive, week: str, claims: Claims, set_aside: Sequence[Mapping[str, str]], by: str
+    week: Week,
+    claims: Claims,
+    follow_ups: Sequence[Mapping[str, Any]],
+    set_aside: Sequence[Mapping[str, str]],
+    by: str,
 ) -> str:
     """Return the report in Markdown. How many papers were read is counted here."""
-    papers = archive.papers(week)
-    unread = {id: why for id in papers if (why := _why_unread(archive, id))}
-    said = {one["document"]: one["why"] for one in set_aside}
-    aside = {**{id: why for id, why in said.items() if id in papers}, **unread}
+    of, unread = len(week.papers), {**week.unread, **week.unreadable}
+    left_out = (
+        f" {len(week.left_out)} more are beyond what one review reads." if week.left_out else ""
+    )
     lines = [
-        f"# The harbour's week {week}", "",
-        f"{len(papers) - len(unread)} of {len(papers)} papers read. Every claim names its sources, "
-        f"and each quote was looked up. Written by {by}.",
+        f"# The harbour's week {week.week}", "",
+        f"{of - len(unread)} of {of} papers read, {week.incidents_read} of {len(week.incidents)} "
+        f"incidents.{left_out} What is said here is {by}'s; that each quote stands in "
+        f"the source it names was looked up, and not whether it bears the claim out.",
     ]  # fmt: skip
-    section = None
-    for claim in claims:
-        if claim["section"] != section:
-            section = claim["section"]
-            lines += ["", f"## {_plain(section)}", ""]
-        ids = dict.fromkeys(_short(source["document"]) for source in claim["sources"])
-        lines.append(f"- {_plain(claim['text'])} [{', '.join(ids)}]")
-    if aside:
-        lines += ["", "## Set aside", ""]
-        lines += [f"- {_short(id)}: {_plain(text)}" for id, text in sorted(aside.items())]
-    lines += ["", "## Sources", ""]
-    quotes = {
-        (source["document"], source["quote"]): None
-        for claim in claims
-        for source in claim["sources"]
+    if not claims:
+        lines += ["", "There was nothing to report." if of else "There are no papers of this week."]
+    brief: dict[str, dict[str, None]] = {}
+    for section in SECTIONS:
+        told = [claim for claim in claims if claim["section"] == section]
+        lines += ["", f"## {section}", ""] if told else []
+        for claim in told:
+            ids = dict.fromkeys(_called(week, source["document"]) for source in claim["sources"])
+            lines.append(f"- {_plain(claim['text'])} [{', '.join(ids)}]")
+            for source in claim["sources"]:
+                id, quote = source["document"], _plain(source["quote"])
+                if section in _BRIEF:
+                    brief.setdefault(id, {})[quote] = None
+                else:
+                    lines.append(f"  - {week.head(id)}: “{quote}”")
+    if follow_ups:
+        lines += ["", "## To be followed up", ""]
+        lines += [
+            f"- {_plain(one['title'])} ({_plain(one['owner'])}): {_plain(one['why'])}"
+            for one in follow_ups
+        ]
+    cited = {source["document"] for claim in claims for source in claim["sources"]}
+    said = {
+        one["document"]: f"{by} says: {_plain(one['why'])}"
+        for one in set_aside
+        if one["document"] in week.papers and one["document"] not in cited
     }
-    lines += [f"- {_short(id)}: “{_plain(quote)}”" for id, quote in sorted(quotes)]
+    aside = {**said, **{id: _plain(why) for id, why in unread.items()}}
+    if aside or week.left_out:
+        lines += ["", "## Set aside", ""]
+        lines += [f"- {_short(id)}: {text}" for id, text in sorted(aside.items())]
+        lines += [f"- {_short(id)}: beyond what one review reads" for id in week.left_out[:_MOST]]
+    if brief:
+        lines += ["", "## Sources of the numbers and kinds", ""]
+        lines += [
+            f"- {week.head(id)}: {' '.join(f'“{quote}”' for quote in quotes)}"
+            for id, quotes in sorted(brief.items())
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _why_unread(archive: Archive, id: str) -> str:
-    try:
-        return "" if archive.was_read(id, archive.text(id)) else "it was not read"
-    except Refused as refused:
-        return str(refused)
+def _called(week: Week, id: str) -> str:
+    return f"incident {id}" if id in week.incidents else _short(id)
 
 
 def _short(id: str) -> str:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vedette.sdk import Call, Outcome, RowWrite
 
 from .archive import MAX_PAPERS, Archive, Refused, Unreadable, week_before
-from .sources import find_wrong, render
+from .sources import Week, render
 
 COLLECTION = "weekly_reviews"
+# An outcome of more than 16 KiB is told by reference: a list ends before that.
+_MAX_LIST_BYTES = 12_000
+# So many weeks of follow-ups stay in the row of a review.
+_MAX_WEEKS = 12
 
 
 def list_documents(call: Call) -> Outcome:
-    """List the papers of a week: those that one review reads, and the ids of those beyond."""
+    """List the papers of a week that one review reads, as many as one answer holds.
+
+    `next` is where the list goes on. Of the week that is named as `unread`, those are listed that
+    this run has not read as they are now.
+    """
 
     def act(archive: Archive) -> dict[str, Any]:
-        week = call.args.get("week") or week_before(call.args.get("before", ""))
-        papers = [{"id": id, "bytes": size} for id, size in archive.papers(week).items()]
-        left_out = [one["id"] for one in papers[MAX_PAPERS : 2 * MAX_PAPERS]]
+        unread = call.args.get("unread") or ""
+        week = unread or call.args.get("week") or week_before(call.args.get("before") or "")
+        papers = archive.papers(week)
+        listed = [{"id": id, "bytes": size} for id, size in list(papers.items())[:MAX_PAPERS]]
+        if unread:
+            listed = [one for one in listed if _is_unread(archive, one["id"])]
+        start = max(0, call.args.get("from") or 0)
+        page = _page(listed[start:])
+        end = start + len(page)
         return {
-            "week": week, "documents": papers[:MAX_PAPERS], "left_out": left_out,
-            "of": len(papers),
+            "week": week, "documents": page, "next": end if end < len(listed) else None,
+            "of": len(papers), "left_out": max(0, len(papers) - MAX_PAPERS),
         }  # fmt: skip
 
     return _guarded(act, call)
@@ -44,37 +59,52 @@ def read_document(call: Call) -> Outcome:
 
 
 def list_incidents(call: Call) -> Outcome:
-    """List the incidents of a week, and note that this run has read them."""
+    """List the incidents of a week that one answer holds, and note that this run has read them."""
 
     def act(archive: Archive) -> dict[str, Any]:
         found = archive.incidents(call.args["week"])
-        for one in found:
+        told = _page(found)
+        for one in told:
             archive.note_read(f"incidents/{one['id']}", one["summary"])
-        return {"week": call.args["week"], "incidents": found}
+        left_out = len(found) - len(told)
+        return {"week": call.args["week"], "incidents": told, "left_out": left_out}
 
     return _guarded(act, call)
 
 
 def write_report(call: Call) -> Outcome:
-    """Write the report if each of its claims has its sources; else say what is wrong."""
+    """Write the report if each of its claims has its sources; else say what is wrong.
+
+    `unread` is how many papers this run could read and has not; only a report that was written has
+    a number there.
+    """
 
     def act(archive: Archive) -> dict[str, Any]:
-        week, claims = call.args["week"], call.args["claims"]
-        wrong, unsourced = find_wrong(archive, week, claims)
-        told = {"week": week, "claims": len(claims), "unsourced": unsourced, "wrong": wrong}
-        if unsourced or not claims:
-            return {**told, "unsourced": unsourced or 1, "wrong": wrong or ["it claims nothing"]}
-        text = render(archive, week, claims, call.args["set_aside"], f"{call.agent}, {call.run}")
-        return {**told, "path": archive.write_report(week, text), "report": text}
+        if (answer := archive.answered(call.key)) is not None:
+            return answer
+        args = call.args
+        week, claims = Week(archive, args["week"]), args["claims"]
+        wrong, at_fault, unsourced = week.find_wrong(claims)
+        if not claims and not week.says_nothing():
+            wrong, unsourced = ["it claims nothing"], 1
+        told = {"week": week.week, "claims": len(claims), "unsourced": unsourced, "wrong": wrong}
+        if unsourced:
+            return {**told, "at_fault": at_fault, "unread": None}
+        by = f"{call.agent}, {call.run}"
+        text = render(week, claims, args.get("follow_ups") or (), args["set_aside"], by)
+        told = {**told, "unread": len(week.unread), "report": text}
+        return archive.write_report(week.week, call.key, told)
 
     return _guarded(act, call)
 
 
 def file_follow_ups(call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
-    """File what is to be followed up in the row of the review; a schedule's row is its last one."""
+    """File what is to be followed up in the row of the review, by week: a schedule has one row."""
+    week = call.args["week"]
     follow_ups = [{**one, "state": "open"} for one in call.args["follow_ups"]]
-    filed = {"week": call.args["week"], "run": call.run, "follow_ups": follow_ups}
-    return [RowWrite(COLLECTION, call.args["review"], filed)]
+    filed = {**(row or {}).get("weeks", {}), week: {"run": call.run, "follow_ups": follow_ups}}
+    kept = dict(sorted(filed.items())[-_MAX_WEEKS:])
+    return [RowWrite(COLLECTION, call.args["review"], {"weeks": kept})]
 
 
 def send_follow_up(call: Call) -> Outcome:
@@ -91,6 +121,25 @@ def send_follow_up(call: Call) -> Outcome:
         return {"path": archive.write_message(call.key, message), "to": call.args["to"]}
 
     return _guarded(act, call)
+
+
+def _page(listed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first ones of a list that an answer holds."""
+    page: list[dict[str, Any]] = []
+    room = _MAX_LIST_BYTES
+    for one in listed:
+        room -= len(json.dumps(one, ensure_ascii=False).encode()) + 1
+        if room < 0 and page:
+            break
+        page.append(one)
+    return page
+
+
+def _is_unread(archive: Archive, id: str) -> bool:
+    try:
+        return bool(archive.why_unread(id))
+    except Unreadable:
+        return False
 
 
 def _guarded(act: Callable[[Archive], dict[str, Any]], call: Call) -> Outcome:

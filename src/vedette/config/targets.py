@@ -83,7 +83,7 @@ def program_problems(
     document: Document,
 ) -> Iterator[Problem]:
     """Yield the targets whose tools or program would open what is not theirs: the fleet's files, a
-    secret, what the engine keeps in the state folder.
+    secret, what the engine keeps in the state folder; or would write what they only read.
     """
     secrets = tuple(
         Path(table[key])
@@ -92,6 +92,7 @@ def program_problems(
         if isinstance(table.get(key := f"{named}_file"), str)
     )
     for name, table in targets.items():
+        own = target_folder(table)
         read = [("read", path) for path in table.get("read", ())]
         for key, opened in dict.fromkeys([*read, *target_plugin(table).folders(table)]):
             if _is_engine_state(opened, state) or not is_separate(
@@ -100,6 +101,15 @@ def program_problems(
                 what = f"tools would reach {opened}, where the fleet's own files lie"
                 mend = f'name a folder of its own, such as "@state/{name}"'
                 yield document.problem(("targets", name, key), what, mend)
+            elif key == "read" and own is not None and _overlap(opened, own):
+                what = f"tools write in {own}, and so in {opened}, which they only read"
+                mend = "name a folder that lies neither in the target's own nor around it"
+                yield document.problem(("targets", name, key), what, mend)
+
+
+def _overlap(one: str, other: str) -> bool:
+    first, second = Path(one).resolve(), Path(other).resolve()
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 def _is_engine_state(opened: str, state: Path) -> bool:

@@ -432,6 +432,8 @@ def test_a_target_that_would_open_the_fleet_is_refused(tmp_path: Path, path: str
         ('read = ["./"]', "tools would reach"),
         ('read = ["@state/keys"]', "tools would reach"),
         ('read = ["@state/store.db"]', "tools would reach"),
+        ('read = ["@state/week"]', "which they only read"),
+        ('read = ["@state/week/papers"]', "which they only read"),
         ('read = ["papers"]', "is no list of absolute paths"),
         ('read = "./papers"', "is no list of absolute paths"),
         ("read = [5]", "is no list of absolute paths"),

@@ -89,7 +89,7 @@ class Reviewer:
 
     def _claim(self, text: str, number: str, quote: str) -> dict[str, Any]:
         id = number if number.startswith("inc") else f"{WEEK}/{number}"
-        return {"section": "The week", "text": text, "sources": [{"document": id, "quote": quote}]}
+        return {"section": "Incidents", "text": text, "sources": [{"document": id, "quote": quote}]}
 
     def _report(self, claims: list[dict[str, Any]]) -> FunctionCall:
         aside = [{"document": f"{WEEK}/{UNREADABLE}", "why": "a picture"}]
@@ -138,3 +138,37 @@ async def test_a_model_reviews_the_week_within_the_same_bounds(
     ]  # fmt: skip
     assert "4 of 5 papers read" in report
     assert sent(tmp_path) == []
+
+
+class Hasty(Reviewer):
+    """A model that lists one paper of two as its work, reads that one, and is done."""
+
+    def _work(self) -> Any:
+        yield (call("document.list", week="ref:/event/data/inputs/week"),)
+        item = call("item.add", id=f"{WEEK}/011", title="read", inputs={})
+        yield (call("incident.list", week=f"{LIST}/week"), item)
+        yield (call("document.read", document=f"{LIST}/documents/0/id"),)
+        yield (call("item.close", id=f"{WEEK}/011", state="done", why="read"),)
+        quote = "Our pedestal on B14 tripped twice"
+        yield (self._report([self._claim("All is well.", "011", quote)]),)
+        yield (call("follow_up.file", review="ref:/event/subject", week=WEEK, follow_ups=[]),)
+        while True:
+            yield (call("task.finish", summary="Reported and filed."),)
+
+
+async def test_a_model_that_left_papers_unread_is_not_done(tmp_path: Path) -> None:
+    weeks, reviewer = write_small_week(tmp_path, ("011", "082")), Hasty()
+    with ModelServer(reviewer) as server:
+        async with model_fleet(tmp_path, weeks, server, "gemini") as fleet:
+            given = {"agent": "weekly_review", "goal": GOAL, "inputs": {"week": WEEK}}
+            run = (await dispatch(fleet.app.commands, "work_start", fleet.order(), given))["run"]
+            await fleet.wait_until_idle(60)
+            found = fleet.app.store.runs.run(run)
+            assert found is not None
+            assert (found.state, found.waits) == ("waiting", "person")
+            rows = fleet.app.store.runs.actions(run)
+            (answer,) = [json.loads(row.answer or b"")["data"] for row in rows
+                         if row.tool == "report.write"]  # fmt: skip
+            assert (answer["unsourced"], answer["unread"]) == (0, 1)
+            assert {row.rule for row in rows if row.tool == "task.finish"} == {"task.unmet"}
+    assert "082: it was not read" in read_report(tmp_path)
