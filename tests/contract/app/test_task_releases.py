@@ -846,6 +846,51 @@ async def test_withdrawn_code_begins_nothing_at_a_worker_that_has_not_heard(tmp_
         await wait_until(lambda: made.turns(given["run"]) == [("new", new)], 30)
 
 
+async def test_the_next_call_of_a_turn_is_made_after_the_move(tmp_path: Path) -> None:
+    """Of two calls of one turn the second had not begun as another worker withdrew the release."""
+    url = tmp_path / "url"
+    url.write_text(server(fsync=False).fresh())
+    plan = StorePlan("postgresql", url_file=str(url))
+    async with running(tmp_path / "one", plan=plan) as made:
+        one, old = made.fleet, release_digest(made.agent)
+        judge = made.agent / "judge.py"
+        two = judge.read_text().replace("(Proposal(tool, args),)", "both(tool, args)")
+        more = "def both(tool, args):\n    again = {**args, 'text': 'again'}\n"
+        judge.write_text(
+            f"{two}\n\n{more}    return (Proposal(tool, args), Proposal(tool, again))\n"
+        )
+        old = (await made.give("agent_release", agent="worker"))["release"]
+        run = await made.start()
+        (tmp_path / "other" / "state").mkdir(parents=True)
+        shutil.copy(one.folder / "state/ledger.key", tmp_path / "other/state/ledger.key")
+        gate, begun = asyncio.Event(), asyncio.Event()
+        executor: Any = one.app.services.tool_executor
+        perform = executor.perform
+
+        async def hold(*args: Any) -> Any:
+            begun.set()
+            await gate.wait()
+            return await perform(*args)
+
+        executor.perform = hold
+        for row in one.app.store.runs.actions(run):
+            await one.approve(row)
+        await begun.wait()
+        fleet = FleetHarness(
+            tmp_path / "other", content=one.content, policies=one.policies, targets=one.targets,
+            store=plan,
+        )  # fmt: skip
+        async with fleet:
+            other = Fleet(fleet, made.world)
+            new = other.write("new")
+            await other.give("agent_release", agent="worker", move_tasks=True)
+        gate.set()
+        await wait_until(lambda: len(made.turns(run)) >= 2, 30)
+        kinds = [e["kind"] for e in one.entries("effect.done", "task.moved") if e["run"] == run]
+        assert kinds[:3] == ["effect.done", "task.moved", "effect.done"]
+        assert made.moves(run) == [(old, new, "withdrawn")]
+
+
 # --- a model's task ---------------------------------------------------------------------------
 
 
