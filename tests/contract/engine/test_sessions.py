@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.contract.engine.test_drift import BANK
-from tests.contract.engine.test_tasks import DESK, Answer, Scripted, finish, order, says, send
+from tests.contract.engine.test_tasks import Answer, Scripted, finish, order, says, send
 from tests.contract.engine.test_waits import HeldWorld, contents_with
 from tests.workers import until
 
@@ -26,7 +26,7 @@ from vedette.engine.session_events import MAX_TOLD, MAX_TOLD_BYTES
 from vedette.memory.lineage import find_learned
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, toy_fleet
+from vedette.testing.toy_fleet import DESK, World, toy_fleet
 
 DONE = "version: 1\nconditions:\n  - {name: sent, action: wire.send, at_least: 2}\n"
 WAITS = Proposal("task.wait", {"for_s": 86_400})
