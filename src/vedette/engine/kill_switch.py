@@ -24,7 +24,6 @@ from vedette.domain.identity import ENGINE
 from vedette.domain.run import Run
 from vedette.domain.stop import StopScope, UnrecordedStop
 from vedette.engine.services import Services
-from vedette.ledger.history.tasks import find_task_release
 
 # How many of the newest lifts are read at once.
 _LIFTS = 100
@@ -170,6 +169,9 @@ async def count_error(services: Services, run: Run) -> None:
     if canary is not None and canary.has_run(run.key, run.position):
         code = services.canary_code[agent]
     elif services.former_code:
+        # Where tasks run on former releases alone.
+        from vedette.ledger.history.tasks import find_task_release
+
         code = services.former_code.get((agent, find_task_release(services.store, run)))
     if code is not None:
         over = code.rate_counters.count_error(agent, known.rate_limits, now_us)

@@ -299,10 +299,11 @@ class RunContext(Struct):
     def known_values(self) -> KnownValues:
         """Return the values that the agent's charter and the registry make known, as of now."""
         charter, registry = self.agent.charter, self.services.registry
-        found = self.services.known_values.get(self.agent.release)
+        key = (self.agent.name, self.agent.release)
+        found = self.services.known_values.get(key)
         if found is None or found[0] is not charter or found[1] is not registry:
             found = (charter, registry, collect_known_values(charter, registry))
-            self.services.known_values[self.agent.release] = found
+            self.services.known_values[key] = found
         return found[2]
 
     def labels(self, row: Mapping[str, Any] | None = None) -> Labels | None:

@@ -82,9 +82,9 @@ class Services(Struct):
     `run_journal` remembers, beyond the death of this process, whose judge was at work.
     `scope_readers` are those to whom a scope of a bank may be told. `shortages` is what an agent's
     actions lately had no room for: it only spares an attempt in vain, as whether there is room is
-    for the store to say. `known_values` are those of charter and registry by release, with the two
-    that they were collected from. `catch_up_policy` makes the policy live that the store says is:
-    its commit stood although it raised. `canary_code` has what runs the canaries of
+    for the store to say. `known_values` are those of charter and registry, by agent and release,
+    with the two that they were collected from. `catch_up_policy` makes the policy live that the
+    store says is: its commit stood although it raised. `canary_code` has what runs the canaries of
     `fleet.canaries`, `former_code`, by agent and digest, what runs the former releases of
     `task_releases` that tasks are on here. `grants` are those of the live policy; `accept_child`
     makes the event durable of a task that one agent gives another.
@@ -113,7 +113,9 @@ class Services(Struct):
     parked_runs: ParkedRuns = field(default_factory=ParkedRuns)
     artefacts: RunArtefacts = field(default_factory=RunArtefacts)
     rate_counters: RateCounters = field(default_factory=RateCounters)
-    known_values: dict[str, tuple[object, object, KnownValues]] = field(default_factory=dict)
+    known_values: dict[tuple[str, str], tuple[object, object, KnownValues]] = field(
+        default_factory=dict
+    )
     run_journal: RunJournal | None = None
     loss_window: LossWindow | None = None
     catch_up_policy: Callable[[], Awaitable[None]] | None = None

@@ -27,10 +27,10 @@ from vedette.store.dialect import Database, Row
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import read_meta
 from vedette.store.row_mapper import find_position, read_actions, select_runs
+from vedette.store.run_events import TakenEvent, clear_actions, list_taken
 from vedette.store.segment import StoredEntry
 from vedette.store.states import find_unkept
 from vedette.store.stored_entries import EntryReader, kind_of
-from vedette.store.taken_events import TakenEvent, clear_actions, list_taken
 from vedette.store.write_buffer import WriteBuffer
 
 _DONE_ACTIONS = "SELECT id, agent FROM action WHERE position=? AND effect IS NOT NULL"

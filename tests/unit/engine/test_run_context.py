@@ -31,7 +31,7 @@ def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     )
     assert action.origins["/to"] == "registered"
     line = SimpleNamespace(registry=REGISTRY, known_values={})
-    agent = SimpleNamespace(name="clerk", tools={tool.name: tool}, charter=CHARTER)
+    agent = SimpleNamespace(name="clerk", release="", tools={tool.name: tool}, charter=CHARTER)
     case = RunContext(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
     row = action_row(action, "clerk")
     case.fresh_actions[row.id] = (action, REGISTRY, row.record)
