@@ -262,9 +262,12 @@ class TaskProgress(Struct):
         found = []
         for name in given.ancestors:
             agent = services.fleet.agents.get(name)
-            mode = "observe" if agent is None else agent.requested_mode
-            cover = find_cover(services.grants, name, mode, tool.verb, tool.resource)
-            found.append(AncestorState(name, mode, cover))
+            if agent is None:
+                found.append(AncestorState(name, "", "observe", "none"))
+                continue
+            about = (name, agent.owner, agent.requested_mode)
+            cover = find_cover(services.grants, *about, agent.tools, tool.verb, tool.resource)
+            found.append(AncestorState(*about, cover))
         room = tool.name in ENGINE_TOOLS or count_actions(rows) < given.budget.get(ACTIONS, 0)
         return DelegationState(tuple(found), room)
 

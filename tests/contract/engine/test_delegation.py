@@ -142,6 +142,53 @@ async def test_a_parent_that_needs_a_person_has_its_child_need_one(tmp_path: Pat
         assert (world.effects(), run_of(fleet, run).state) == (1, "done")
 
 
+async def test_what_a_parent_declares_as_high_has_its_child_ask(tmp_path: Path) -> None:
+    world = World()
+
+    def careful(name: str, text: str) -> str:
+        high = text.replace("{name: wire.send, ", "{name: wire.send, high_impact: true, ")
+        return high.replace("{name: slow.send, ", "{name: slow.send, high_impact: true, ") \
+            if name == CHIEF else text  # fmt: skip
+
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter"))},
+        world=world,
+        edit=careful,
+    )
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert rules(fleet, child.id, "wire.send") == [("hold", "delegation.ask")]
+        assert world.effects() == 0
+
+
+async def test_a_parent_whose_owner_is_not_the_one_of_policy_covers_nothing(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter", "big.send"), then="Denied.")},
+        world=world,
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        path = Path(fleet.policies) / "grants/data.yaml"
+        owned = path.read_text().replace("chief:\n", "chief:\n  owner: somebody@else\n", 1)
+        path.write_text(owned)
+        await fleet.apply_policy(Path(fleet.policies))
+        (held,) = [row for row in fleet.app.store.runs.actions(child.id) if row.hold == "open"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert rules(fleet, child.id, "big.send") == [("deny", "delegation.cover")]
+        assert world.effects() == 0
+        assert run_of(fleet, run).waits != "approval"
+
+
 async def test_a_child_may_spend_what_was_set_aside_and_no_more(tmp_path: Path) -> None:
     world = World()
     letters = [send(f"letter {at}") for at in range(4)]
@@ -472,7 +519,14 @@ async def test_a_decision_of_a_child_is_made_again_from_the_record(tmp_path: Pat
         }
         body = found["wire.send", CLERK]
         assert body["question"]["context"]["delegation"] == {
-            "ancestors": [{"agent": CHIEF, "cover": "none", "requested_mode": "act"}],
+            "ancestors": [
+                {
+                    "agent": CHIEF,
+                    "cover": "none",
+                    "owner": "desk@example.org",
+                    "requested_mode": "act",
+                }
+            ],
             "room": True,
         }
         assert "delegation" not in found["agent.ask", CHIEF]["question"]["context"]
