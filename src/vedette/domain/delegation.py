@@ -125,11 +125,10 @@ def find_cover(
     of this verb and resource are such.
     """
     given = grants.get(agent)
-    modes = {given.get("mode") if isinstance(given, Mapping) else None, requested_mode}
-    tools = given.get("tools") if isinstance(given, Mapping) else None
-    if not isinstance(tools, Mapping) or not modes <= {"ask", "act"}:
+    if not isinstance(given, Mapping) or given.get("owner", owner) != owner:
         return "none"
-    if given.get("owner", owner) != owner:
+    modes, tools = {given.get("mode"), requested_mode}, given.get("tools")
+    if not isinstance(tools, Mapping) or not modes <= {"ask", "act"}:
         return "none"
     found = [
         (name, grant)

@@ -9,6 +9,7 @@ run is taken up (what became durable has made the run due: `RunWake`), and at th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,7 +22,6 @@ from vedette.engine.delegation import ASK
 from vedette.engine.effect_executor import (
     await_pending_stop,
     await_store,
-    commit_effect_change,
     may_start,
     record_outcome,
     refuse_past_canary,
@@ -54,8 +54,12 @@ async def advance_action(services: Services, context: RunContext, row: ActionRow
         now = services.clock.now_us()
         begun = ASYNC_TOOLS[row.tool].begin(services, context, action, now)
         started = replace(row, effect="started", waits=begun.waits, not_before_us=begun.until_us)
-        await commit_effect_change(
-            context, started, "effect.started", now=now, own_rows=begun.own_rows
+        drafts = [context.effect_entry("effect.started", started, 0)]
+        due: dict[str, Any] = (
+            {"state": "ready", "wake_us": 0, "waits": None} if begun.starts else {}
+        )
+        await context.commit(
+            context.build_step(drafts, [started], now, own_rows=begun.own_rows, **due)
         )
         await settle_action(services, context, started)
         return

@@ -15,11 +15,16 @@ from vedette.engine.services import Services
 
 
 class Begun(Struct, frozen=True):
-    """What a begun action waits for (of `AWAITED`), until when, and rows of the engine's own."""
+    """What a begun action waits for (of `AWAITED`), until when, and rows of the engine's own.
+
+    With `starts` it is the first `settle` that starts what is waited for: until that stands its run
+    is due, or one that a crash cuts short would wait for what never began.
+    """
 
     waits: str
     until_us: int
     own_rows: Sequence[RowWrite] = ()
+    starts: bool = False
 
 
 Begin: TypeAlias = Callable[[Services, RunContext, Action, int], Begun]

@@ -91,7 +91,7 @@ def require_ask(context: RunContext, args: Mapping[str, Any]) -> None:
 def begin(services: Services, context: RunContext, action: Action, now_us: int) -> Begun:
     """Say until when a permitted ask waits for its child."""
     row = next(row for row in context.actions if row.id == action.id)
-    return Begun("child", max(1, _until_us(context, action.args, row)))
+    return Begun("child", max(1, _until_us(context, action.args, row)), starts=True)
 
 
 def _until_us(context: RunContext, args: Mapping[str, Any], row: ActionRow) -> int:

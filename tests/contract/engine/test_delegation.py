@@ -33,9 +33,11 @@ from vedette.domain.action import Proposal
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import Permanent, StoreFailed
 from vedette.domain.decision import evaluate_request
+from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Step
 from vedette.engine.tool_calls import answer_data
 from vedette.ledger.history.tasks import show_task
@@ -574,6 +576,27 @@ async def test_a_child_that_ends_while_an_outcome_is_recorded_is_not_missed(
         await wait_until(lambda: [one.state for one in runs_of(fleet, CLERK)] == ["done"])
         ended.set()
         await wait_until(lambda: run_of(fleet, run).state == "done")
+
+
+async def test_a_fleet_that_ends_before_a_childs_event_is_accepted_starts_it_later(
+    tmp_path: Path,
+) -> None:
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(send("x"))})
+    async with fleet:
+        reached = asyncio.Event()
+
+        async def cut(event: Event) -> Receipt:
+            reached.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        fleet.app.services.accept_child = cut
+        run = await start(fleet)
+        await asyncio.wait_for(reached.wait(), 10)
+        assert fleet.entries("effect.started")
+        await fleet.restart()
+        await wait_until(lambda: run_of(fleet, run).state == "done")
+        assert len(runs_of(fleet, CLERK)) == 1
 
 
 @pytest.mark.parametrize("after", [2, 4, 7, 9])
