@@ -397,6 +397,40 @@ async def test_a_child_that_dies_is_told_of_and_does_not_come_back(tmp_path: Pat
         assert len(fleet.entries("budget.returned")) == 1
 
 
+async def test_a_child_whose_content_is_erased_is_told_of(tmp_path: Path) -> None:
+    asked = ask(CLERK, budget={"actions": 5})
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: first(asked), CLERK: first(send("a letter", "big.send"))}
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        await fleet.app.commands.erase(fleet.order(), event=child.event, deny_holds=True)
+        assert run_of(fleet, child.id).state == "done"
+        await wait_until(lambda: run_of(fleet, run).state == "done")
+        (row,) = asks_of(fleet, run)
+        assert (row.effect, answer_data(row)["state"]) == ("failed", "dead")
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_what_a_parent_said_to_those_below_is_erased_with_it(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK, "Tell Ada.")), CLERK: first(ask(INTERN, "Tell Ada.", {}))},
+    )
+    async with fleet:
+        run, other = await start(fleet), await start(fleet, "Another.", INTERN)
+        await fleet.wait_until_idle()
+        (child,), (_, below) = runs_of(fleet, CLERK), runs_of(fleet, INTERN)
+        store = fleet.app.store.runs
+        assert None not in [store.event(one) for one in (child.event, below.event)]
+        await fleet.app.commands.erase(fleet.order(), event=run_of(fleet, run).event)
+        assert [store.event(one) for one in (child.event, below.event)] == [None, None]
+        assert store.event(run_of(fleet, other).event) is not None
+        assert "Tell Ada." not in str([row.record for row in store.actions(child.id)])
+
+
 async def test_a_stop_above_stops_turns_and_effects_below(tmp_path: Path) -> None:
     world = World()
     gate = asyncio.Event()
