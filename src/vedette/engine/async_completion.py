@@ -8,13 +8,14 @@ run is taken up (what became durable has made the run due: `RunWake`), and at th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.effect import Outcome
+from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.work_tools import ASK_TOOL, WAIT_TOOL
 from vedette.engine.async_tool import AsyncTool
@@ -74,14 +75,27 @@ async def settle_awaited(services: Services, context: RunContext) -> bool:
     To be asked before a run is left to wait, until it says no: what came while something else of it
     was recorded was taken in with that, and wakes nobody any more.
     """
-    before = context.run.steps
-    for row in [row for row in context.actions if row.is_awaited]:
-        await settle_action(services, context, row)
+    before, now = context.run.steps, services.clock.now_us()
+    rows = [row for row in context.actions if row.is_awaited and _is_due(services, row, now)]
+    proofs = services.store.ledger.proof_entries([row.id for row in rows]) if rows else {}
+    for row in rows:
+        await settle_action(services, context, row, proofs.get(row.id, ()))
     return context.run.steps != before
 
 
-async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:
-    """Record the outcome of an awaited action, if it is there or its time is over.
+def _is_due(services: Services, row: ActionRow, now_us: int) -> bool:
+    due = ASYNC_TOOLS[row.tool].is_due
+    return due is None or due(services, row, now_us)
+
+
+async def settle_action(
+    services: Services,
+    context: RunContext,
+    row: ActionRow,
+    entries: Sequence[EntryRecord] | None = None,
+) -> None:
+    """Record the outcome of an awaited action, if it is there or its time is over. `entries` are
+    the action's, if they are read already.
 
     Raises Superseded while its agent is stopped: then nothing is settled.
     """
@@ -90,7 +104,7 @@ async def settle_action(services: Services, context: RunContext, row: ActionRow)
     now = services.clock.now_us()
     outcome: Outcome | None
     try:
-        action = _rebuild(services, context, row)
+        action = _rebuild(services, context, row, entries)
         outcome = await ASYNC_TOOLS[row.tool].settle(services, context, action, row, now)
     except Superseded as error:
         # Its tool, or what an argument was drawn from, is not what it was: nobody knows any more
@@ -103,8 +117,15 @@ async def settle_action(services: Services, context: RunContext, row: ActionRow)
         await record_outcome(services, context, row, outcome, verified=False, own_rows=own_rows)
 
 
-def _rebuild(services: Services, context: RunContext, row: ActionRow) -> Action:
+def _rebuild(
+    services: Services,
+    context: RunContext,
+    row: ActionRow,
+    entries: Sequence[EntryRecord] | None = None,
+) -> Action:
     """Return a row's action, proved by its entries. Raises Superseded as `rebuild_action` does."""
-    is_fresh = row.id in context.fresh_actions
-    entries = () if is_fresh else services.store.ledger.proof_entries([row.id]).get(row.id, ())
+    if row.id in context.fresh_actions:
+        entries = ()
+    elif entries is None:
+        entries = services.store.ledger.proof_entries([row.id]).get(row.id, ())
     return context.rebuild_action(row, entries)

@@ -31,6 +31,7 @@ Begin: TypeAlias = Callable[[Services, RunContext, Action, int], Begun]
 Settle: TypeAlias = Callable[
     [Services, RunContext, Action, ActionRow, int], Awaitable[Outcome | None]
 ]
+IsDue: TypeAlias = Callable[[Services, ActionRow, int], bool]
 
 
 class AsyncTool(Struct, frozen=True):
@@ -38,7 +39,10 @@ class AsyncTool(Struct, frozen=True):
 
     `begin` is given (services, context, action, now) and changes nothing. `settle` is given the
     action's row beside and returns the outcome; None: not yet. It may be asked any number of times.
+    `is_due` is given (services, row, now) and says, at little cost and unproven, whether `settle`
+    is to be asked; without one it always is.
     """
 
     begin: Begin
     settle: Settle
+    is_due: IsDue | None = None

@@ -35,8 +35,8 @@ from vedette.domain.done_condition import (
     read_conditions,
     write_condition,
 )
-from vedette.domain.effect import Outcome
-from vedette.domain.escrow import count_actions
+from vedette.domain.effect import OPEN_STATES, Outcome
+from vedette.domain.escrow import count_actions, escrow_of
 from vedette.domain.event import Event
 from vedette.domain.origin import escape_pointer
 from vedette.domain.plan import NO_TRIGGER_RULE, Plan, PlanFacts, find_trigger, set_plan
@@ -80,6 +80,8 @@ from vedette.engine.tool_calls import answer_data
 
 # Rules of the engine's own, by which it refuses conditions that an agent proposes.
 FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
+# … and one ask more than a run may have open.
+OPEN_ASKS_RULE, MAX_OPEN_ASKS = "delegation.asks", 16
 # What is done for the next turns alone, or does nothing.
 _NO_PROGRESS = frozenset({HAND_OFF_TOOL, READ_HISTORY_TOOL, PLAN_TOOL})
 
@@ -244,10 +246,13 @@ class TaskProgress(Struct):
         facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
         refuses = self.find_refusal(row, rows)
         above = self._assess_delegation(services, tool, rows)
-        actions = count_actions(rows)
+        aside = 0
+        if row.tool == ASK_TOOL and not row.counted_us:
+            aside = escrow_of(row).get(ACTIONS, 0)
         return replace(
-            context, task=facts, delegation=above, actions_in_run=actions, refuses=refuses
-        )
+            context, task=facts, delegation=above, actions_in_run=count_actions(rows),
+            refuses=refuses, escrow=aside,
+        )  # fmt: skip
 
     def _assess_delegation(
         self, services: Services, tool: Tool, rows: Sequence[ActionRow]
@@ -336,6 +341,9 @@ class TaskProgress(Struct):
             # One a turn: what the first is made on is used up.
             is_due = self.step_plan is self.plan and self._find_trigger(rows)
             return "" if is_due else NO_TRIGGER_RULE
+        if row.tool == ASK_TOOL:
+            still = sum(one.tool == ASK_TOOL and one.effect in OPEN_STATES for one in rows)
+            return OPEN_ASKS_RULE if still >= MAX_OPEN_ASKS else ""
         if row.tool != PROPOSE_TOOL:
             return ""
         # What a judge deferred is its model's to begin.

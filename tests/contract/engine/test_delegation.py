@@ -238,6 +238,61 @@ async def test_an_ask_beyond_its_run_is_refused_and_within_it_waits_for_its_day(
         assert run_of(fleet, third).state in ("done", "waiting")
 
 
+LIMITS = """
+hops: 8
+actions:
+  default: {minute: 1000, hour: 1000, day: 1000}
+  agents: {chief: {minute: 1000, hour: 1000, day: 8}}
+confidence_milli: {default: 0, agents: {}}
+complete: true
+"""
+
+
+async def test_what_an_ask_sets_aside_counts_for_the_askers_limits_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    asks = [ask(CLERK, budget={"actions": 8}), ask(INTERN, budget={"actions": 6}), send("own")]
+    clock = ManualClock()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(*asks), INTERN: first(send("a letter"), send("big", "big.send"))},
+        extra={"limits/data.yaml": LIMITS},
+        clock=clock,
+    )
+
+    def counted() -> int:
+        counts, now = fleet.app.services.gateway.counts, fleet.app.services.clock.now_us()
+        return counts.totals(CHIEF, "actions", now)["day"]
+
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        # The first would pass the limit with what it sets aside; the second just does not.
+        assert [row.decided for row in asks_of(fleet, run)] == ["hold", "permit"]
+        assert [one for one, _ in rules(fleet, run, "wire.send")] == ["permit"]
+        assert counted() == 8
+        await fleet.restart()
+        assert counted() == 8
+        (child,) = runs_of(fleet, INTERN)
+        await order(fleet, "cancel", run=child.id)
+        await fleet.wait_until_idle()
+        # Its ask, its letter, and the one letter of its child; the other waits for another day.
+        assert (run_of(fleet, run).state, run_of(fleet, run).waits) == ("waiting", "time")
+        assert counted() == total(fleet, CHIEF, "actions") == 3
+
+
+async def test_a_run_has_so_many_open_asks_and_no_more(tmp_path: Path) -> None:
+    asks = [ask(CLERK, f"part {at}", {}) for at in range(18)]
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)})
+    async with fleet:
+        run = await start(fleet)
+        await wait_until(lambda: run_of(fleet, run).state == "done")
+        rows = asks_of(fleet, run)
+        assert [(row.decided, row.rule) for row in rows[16:]] == [("deny", "delegation.asks")] * 2
+        assert {row.effect for row in rows[:16]} == {"done"}
+        assert len(runs_of(fleet, CLERK)) == 16
+
+
 async def test_nobody_asks_an_agent_above_it(tmp_path: Path) -> None:
     fleet, _ = delegation_fleet(
         tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(ask(CHIEF, budget={}))}
