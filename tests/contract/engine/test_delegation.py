@@ -46,6 +46,7 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, intercept_commits, wait_until
 
 HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
 
 
 def first(*proposals: Any, then: str = "all done") -> Answer:
@@ -212,30 +213,56 @@ async def test_a_child_may_spend_what_was_set_aside_and_no_more(tmp_path: Path) 
         assert fleet.entries("budget.returned") == []
 
 
-async def test_an_ask_beyond_its_run_is_refused_and_within_it_waits_for_its_day(
-    tmp_path: Path,
-) -> None:
+async def test_an_ask_beyond_its_run_is_refused(tmp_path: Path) -> None:
     asks = [ask(CLERK, "first", {"actions": 10}), ask(INTERN, "second", {"actions": 7})]
-
-    def tight(name: str, text: str) -> str:
-        return text.replace("actions_per_run: 16", "actions_per_run: 16, actions_per_day: 20")
-
-    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)}, edit=tight)
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)})
     async with fleet:
         run = await start(fleet)
         await fleet.wait_until_idle()
         first_ask, second = asks_of(fleet, run)
         assert (first_ask.effect, second.rule) == ("done", "delegation.budget")
         assert run_of(fleet, run).state == "done"
-        # 3 permits (an ask and two finishes, one of which was told of the other's end) are taken.
-        other = await start(fleet, "again")
-        taken = total(fleet, CHIEF, "actions")
+
+
+async def test_an_ask_waits_for_room_in_its_day(tmp_path: Path) -> None:
+    def tight(name: str, text: str) -> str:
+        return text.replace("actions_per_run: 16", "actions_per_run: 16, actions_per_day: 20")
+
+    clock = ManualClock()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {
+            CHIEF: first(ask(CLERK, budget={"actions": 10})),
+            CLERK: first(send("a letter", "big.send")),
+        },
+        edit=lambda name, text: tight(name, text) if name == CHIEF else text,
+        clock=clock,
+    )
+
+    async def begin() -> str:
+        clock.advance(1_000_000)  # two orders of one instant are the same
+        run = await start(fleet)
         await fleet.wait_until_idle()
-        assert taken + 10 <= 20
-        third = await start(fleet, "and again")
-        await fleet.wait_until_idle()
-        assert run_of(fleet, other).state == "done"
-        assert run_of(fleet, third).state in ("done", "waiting")
+        return run
+
+    async with fleet:
+        one, two = await begin(), await begin()
+        assert [run_of(fleet, run).waits for run in (one, two)] == ["child", "budget"]
+        assert total(fleet, CHIEF, "actions") == 11
+        assert len(runs_of(fleet, CLERK)) == 1
+        # What the first gives back is room for the second.
+        (held,) = [row for row in fleet.app.store.runs.holds_page(after=0, limit=9)
+                   if row.tool == "big.send"]  # fmt: skip
+        await fleet.approve(held)
+        await wait_until(lambda: run_of(fleet, two).waits == "child")
+        assert run_of(fleet, one).state == "done"
+        assert len(runs_of(fleet, CLERK)) == 2
+        # And the next day for the third.
+        three = await begin()
+        assert run_of(fleet, three).waits == "budget"
+        clock.advance(DAY_US - clock.now_us() % DAY_US)
+        await wait_until(lambda: run_of(fleet, three).waits == "child")
+        assert total(fleet, CHIEF, "actions") == 11
 
 
 LIMITS = """
