@@ -10,28 +10,13 @@ every_place contains place if {
 	some place, _ in input.context.delegation.ancestors
 }
 
-# The ancestors whose owner is the one that policy knows, if it knows one.
-owned contains place if {
-	is_array(input.context.delegation.ancestors)
-	some place, ancestor in input.context.delegation.ancestors
-	data.grants[ancestor.agent].owner == ancestor.owner
-}
-
-owned contains place if {
-	is_array(input.context.delegation.ancestors)
-	some place, ancestor in input.context.delegation.ancestors
-	is_string(ancestor.owner)
-	is_object(data.grants[ancestor.agent])
-	object.remove(data.grants[ancestor.agent], {"owner"}) == data.grants[ancestor.agent]
-}
-
 # The ancestors that are granted the same verb on the same type of resource, in a mode that acts. A
 # grant for some triggers covers nothing: theirs is another run. Nor does one with a key that nobody
-# reads, which may be a limit that somebody misspelt.
+# reads, which may be a limit that somebody misspelt; nor any of an agent of another owner than it names.
 covered contains place if {
 	is_array(input.context.delegation.ancestors)
 	some place, ancestor in input.context.delegation.ancestors
-	place in owned
+	object.get(data.grants[ancestor.agent], "owner", ancestor.owner) == ancestor.owner
 	data.grants[ancestor.agent].mode in {"ask", "act"}
 	ancestor.requested_mode in {"ask", "act"}
 	ancestor.cover in {"ask", "act"}
@@ -47,7 +32,6 @@ covered contains place if {
 free contains place if {
 	is_array(input.context.delegation.ancestors)
 	some place, ancestor in input.context.delegation.ancestors
-	place in owned
 	data.grants[ancestor.agent].mode == "act"
 	ancestor.requested_mode == "act"
 	ancestor.cover == "act"

@@ -92,7 +92,6 @@ test_an_ancestor_of_another_owner_covers_nothing if {
 	every owner in ["lee@example.org", "", null, ["kim@example.org"]] {
 		other := json.patch(able, [{"op": "add", "path": "/chief/owner", "value": owner}])
 		not delegation.ok with input as both with data.grants as other
-		not delegation.unasked with input as both with data.grants as other
 		reasons := delegation.reasons with input as both with data.grants as other
 		reasons == {"delegation.cover:chief"}
 	}
