@@ -694,8 +694,9 @@ async def test_a_child_that_ends_while_an_outcome_is_recorded_is_not_missed(
         await wait_until(lambda: run_of(fleet, run).state == "done")
 
 
+@pytest.mark.parametrize("still_asks", [True, False])
 async def test_a_fleet_that_ends_before_a_childs_event_is_accepted_starts_it_later(
-    tmp_path: Path,
+    tmp_path: Path, still_asks: bool
 ) -> None:
     fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(send("x"))})
     async with fleet:
@@ -710,9 +711,14 @@ async def test_a_fleet_that_ends_before_a_childs_event_is_accepted_starts_it_lat
         run = await start(fleet)
         await asyncio.wait_for(reached.wait(), 10)
         assert fleet.entries("effect.started")
+        if not still_asks:
+            path = fleet.content / "agents" / CHIEF / "agent.yaml"
+            path.write_text(path.read_text().replace("asks: [clerk, intern]", "asks: [intern]"))
         await fleet.restart()
         await wait_until(lambda: run_of(fleet, run).state == "done")
-        assert len(runs_of(fleet, CLERK)) == 1
+        assert len(runs_of(fleet, CLERK)) == still_asks
+        (row,) = asks_of(fleet, run)
+        assert answer_data(row)["state"] == ("done" if still_asks else "refused")
 
 
 @pytest.mark.parametrize("after", [2, 4, 7, 9])
