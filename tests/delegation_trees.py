@@ -38,6 +38,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
+from vedette.domain.tool import Tool
 from vedette.domain.work_tools import ASK_TOOL, ASK_TOOLS, FINISH_TOOL, WORK_TOOLS
 from vedette.engine.delegation import find_child
 from vedette.policy.bundle_data import mount
@@ -53,6 +54,14 @@ TOOLS = {
     "wire.send": ("send", "wire", False), "big.send": ("send", "wire", True),
     "order.place": ("order", "wire", False), "book.look": ("look", "wire", False),
 }  # fmt: skip
+# Tools that each has and no plan acts with.
+OTHERS = {
+    "slow.send": ("send", "wire"),
+    "bell.ring": ("ring", "wire"),
+    "book.sure": ("look", "wire"),
+}
+OWN_TOOLS = (*TOOLS, *OTHERS)
+OWNER = "desk@example.org"
 PER_RUN = 16
 DEPTH = 3
 TREES_A_FLEET = 50
@@ -64,12 +73,19 @@ DONE = "version: 1\nconditions:\n  - {name: any, items: closed, at_least: 0}\n"
 
 @dataclass
 class Land:
-    """The grants of a fleet's agents, the modes they request, who may read what they look up."""
+    """The grants of a fleet's agents, the modes they request, who may read what they look up, and
+    which of their tools each declares to be of high impact.
+    """
 
     grants: dict[str, dict[str, dict[str, Any]]]
     modes: dict[str, str]
     requested: dict[str, str]
     labels: dict[str, list[str] | None]
+    high: dict[str, frozenset[str]]
+
+    def is_high(self, agent: str, tool: str) -> bool:
+        """Say whether an agent declares that its tool's impact is high."""
+        return tool in self.high[agent]
 
 
 @dataclass
@@ -118,11 +134,16 @@ def draw_land(chance: random.Random) -> Land:
     def draw() -> str:
         return chance.choices(("act", "ask", "observe"), (90, 8, 2))[0]
 
+    def draw_high() -> frozenset[str]:
+        drawn = [name for name in OWN_TOOLS if chance.random() < 0.3]
+        return frozenset([*drawn, *(name for name, (*_, high) in TOOLS.items() if high)])
+
     return Land(
         grants,
         {agent: draw() for agent in AGENTS},
         {agent: draw() for agent in AGENTS},
         {agent: chance.choice((None, None, [DESK], [OTHER])) for agent in AGENTS},
+        {agent: draw_high() for agent in AGENTS},
     )
 
 
@@ -195,12 +216,16 @@ def right_above(land: Land, agent: str, tool: str) -> str:
     if "observe" in modes:
         return "none"
     best = "none"
-    for grant in land.grants[agent].values():
+    like = [name for name in OWN_TOOLS if _verb(name) == _verb(tool)]
+    careful = like != [] and all(land.is_high(agent, name) for name in like)
+    for name, grant in land.grants[agent].items():
         if (grant["verb"], grant["resource"]) != _verb(tool):
             continue
         if set(grant) - {"verb", "resource", "impact", "only"}:
             continue
         plain = grant["impact"] == "low" and "only" not in grant
+        # A grant of a tool that the agent has otherwise, or not at all, is as those that it has.
+        plain = plain and not (land.is_high(agent, name) if name in like else careful)
         best = "act" if plain else "ask" if best == "none" else best
     return "ask" if best == "act" and "ask" in modes else best
 
@@ -208,14 +233,15 @@ def right_above(land: Land, agent: str, tool: str) -> str:
 def _verb(tool: str) -> tuple[str, str]:
     if tool in TOOLS:
         return TOOLS[tool][:2]
+    if tool in OTHERS:
+        return OTHERS[tool]
     own = {**WORK_TOOLS, **ASK_TOOLS}[tool]
     return own.verb, own.resource
 
 
 def decide(land: Land, run: Expected, tool: str) -> str:
     """Return what becomes of an action but for budgets: `act`, `ask` or `none`."""
-    high = TOOLS[tool][2] if tool in TOOLS else False
-    rights = [own_right(land, run.plan.agent, tool, high)]
+    rights = [own_right(land, run.plan.agent, tool, land.is_high(run.plan.agent, tool))]
     rights += [right_above(land, agent, tool) for agent in run.ancestors]
     if "none" in rights:
         return "none"
@@ -374,6 +400,10 @@ def land_fleet(folder: Path, land: Land) -> tuple[FleetHarness, Planned, World]:
         text = path.read_text()
         text = text.replace("work: {}", f"work: {{max_turns: 9, no_progress: 5, asks: [{others}]}}")
         text = text.replace("mode: act", f"mode: {land.requested[agent]}")
+        for tool in land.high[agent]:
+            assert f"{{name: {tool}, " in text
+            if tool in OTHERS or not TOOLS[tool][2]:
+                text = text.replace(f"{{name: {tool}, ", f"{{name: {tool}, high_impact: true, ")
         if (label := land.labels[agent]) is not None:
             look = "- {name: book.look, "
             assert look in text
@@ -649,20 +679,27 @@ def _request(
     request["action"] |= {
         "args": {at[1:]: value for at, value in named.items()},
         "origins": dict.fromkeys(named, "trusted"),
-        "high_impact": tool in TOOLS and TOOLS[tool][2],
+        "high_impact": land.is_high(agent, tool),
     }
     request["context"]["trigger"] = "task"
     if ancestors:
-        found = [
-            AncestorState(
-                one,
-                land.requested[one],
-                find_cover(grants, one, land.requested[one], verb, resource),
-            )
-            for one in ancestors
-        ]
+        found = []
+        for one in ancestors:
+            about, tools = (one, OWNER, land.requested[one]), declare_tools(land, one)
+            cover = find_cover(grants, *about, tools, verb, resource)
+            found.append(AncestorState(*about, cover))
         request["context"]["delegation"] = DelegationState(tuple(found), True).to_json()
     return request
+
+
+def declare_tools(land: Land, agent: str) -> dict[str, Tool]:
+    """Return the tools of an agent, as far as rights depend on them."""
+    return {
+        name: Tool(
+            name, *_verb(name), {}, (), "idempotent", "act", high_impact=land.is_high(agent, name)
+        )
+        for name in OWN_TOOLS
+    }  # fmt: skip
 
 
 def main() -> None:

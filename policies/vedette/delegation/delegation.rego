@@ -12,10 +12,11 @@ every_place contains place if {
 
 # The ancestors that are granted the same verb on the same type of resource, in a mode that acts. A
 # grant for some triggers covers nothing: theirs is another run. Nor does one with a key that nobody
-# reads, which may be a limit that somebody misspelt.
+# reads, which may be a limit that somebody misspelt; nor any of an agent of another owner than it names.
 covered contains place if {
 	is_array(input.context.delegation.ancestors)
 	some place, ancestor in input.context.delegation.ancestors
+	object.get(data.grants[ancestor.agent], "owner", ancestor.owner) == ancestor.owner
 	data.grants[ancestor.agent].mode in {"ask", "act"}
 	ancestor.requested_mode in {"ask", "act"}
 	ancestor.cover in {"ask", "act"}

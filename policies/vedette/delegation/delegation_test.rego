@@ -13,7 +13,12 @@ shelving := {"verb": "move", "resource": "shelf", "impact": "low"}
 
 able := granted({"put": shelving})
 
-ancestor(agent) := {"agent": agent, "requested_mode": "act", "cover": "act"}
+ancestor(agent) := {
+	"agent": agent,
+	"owner": "kim@example.org",
+	"requested_mode": "act",
+	"cover": "act",
+}
 
 asked(ancestors, room) := json.patch(testdata.question, [{
 	"op": "add",
@@ -78,6 +83,21 @@ test_modes_of_an_ancestor if {
 		delegation.ok with input as careful with data.grants as able
 		not delegation.unasked with input as careful with data.grants as able
 	}
+}
+
+test_an_ancestor_of_another_owner_covers_nothing if {
+	right := json.patch(able, [{"op": "add", "path": "/chief/owner", "value": "kim@example.org"}])
+	delegation.ok with input as both with data.grants as right
+	delegation.unasked with input as both with data.grants as right
+	every owner in ["lee@example.org", "", null, ["kim@example.org"]] {
+		other := json.patch(able, [{"op": "add", "path": "/chief/owner", "value": owner}])
+		not delegation.ok with input as both with data.grants as other
+		reasons := delegation.reasons with input as both with data.grants as other
+		reasons == {"delegation.cover:chief"}
+	}
+	nobody := asked([object.remove(ancestor("chief"), {"owner"})], true)
+	not delegation.ok with input as nobody with data.grants as able
+	not delegation.ok with input as nobody with data.grants as right
 }
 
 test_no_room_is_denied if {

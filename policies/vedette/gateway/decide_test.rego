@@ -336,7 +336,7 @@ test_no_person_ends_a_task_with_an_unmet_condition if {
 
 # What an agent above may not do, and what it would need a person for.
 below(cover, room) := json.patch(testdata.question, [{"op": "add", "path": "/context/delegation", "value": {
-	"ancestors": [{"agent": "clerk", "cover": cover, "requested_mode": "act"}],
+	"ancestors": [{"agent": "clerk", "cover": cover, "owner": "desk@harbour.example", "requested_mode": "act"}],
 	"room": room,
 }}])
 

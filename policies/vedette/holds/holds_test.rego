@@ -189,7 +189,7 @@ test_what_an_agent_above_needs_a_person_for_asks if {
 	asked := json.patch(question, [{
 		"op": "add",
 		"path": "/context/delegation",
-		"value": {"ancestors": [{"agent": "watch", "cover": "ask", "requested_mode": "act"}], "room": true},
+		"value": {"ancestors": [{"agent": "watch", "cover": "ask", "owner": "kim@example.org", "requested_mode": "act"}], "room": true},
 	}])
 	holds.asks == {"delegation.ask"} with input as asked with data.grants as given with data.limits as sure
 		with data.sinks as none

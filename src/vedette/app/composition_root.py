@@ -375,6 +375,8 @@ def _build_services(
         calls.note_lease(store.cluster.epoch, clock.monotonic_us())
     calls.start_seq = store.ledger.last_seq()
     services.gateway.counts.read(store.spend.by_minute, clock.now_us())
+    # What asks have set aside is in the totals alone.
+    services.gateway.counts.raise_to_totals(store.spend.totals(), clock.now_us())
     return services
 
 

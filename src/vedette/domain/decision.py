@@ -166,7 +166,8 @@ class DecisionContext(Struct, frozen=True):
     where it is asked what would be: else it is the one that the event wakes the agent by. Of an
     action that reads an artefact `artefact` says whose that is (`domain.artefact.Owner`). `task` is
     what the engine found of a task's done conditions, where its finish is decided; `refuses` the
-    rule of its own by which it does not let a task's action be done.
+    rule of its own by which it does not let a task's action be done. `escrow` are the actions that
+    an ask would set aside: its agent's counters are asked about with those taken.
     """
 
     agent: Agent
@@ -182,6 +183,7 @@ class DecisionContext(Struct, frozen=True):
     task: TaskState | None = None
     delegation: DelegationState | None = None
     refuses: str = ""
+    escrow: int = 0
 
 
 _RequestShape = Mapping[str, Mapping[str, type]]
@@ -225,7 +227,7 @@ _OPTIONAL: Mapping[str, Mapping[str, type]] = {
 _TASK = {"conditions": list, "person": bool}
 _CONDITION = {"name": str, "held": bool, "why": str}
 _DELEGATION = {"ancestors": list, "room": bool}
-_ANCESTOR = {"agent": str, "cover": str, "requested_mode": str}
+_ANCESTOR = {"agent": str, "cover": str, "owner": str, "requested_mode": str}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from vedette.domain.budget import UNITS
 from vedette.domain.event import Event
+from vedette.domain.tool import Tool
 
 # What one agent's grants are to another's action: it may do it itself, only with a person's
 # approval, or not at all.
@@ -69,13 +70,23 @@ def find_delegation(event: Event) -> Delegation | None:
 
 
 class AncestorState(Struct, frozen=True):
-    """What is found of an agent above: the mode that it requests, and what its grants are to the
-    action.
+    """What is found of an agent above: its owner, the mode that it requests, and what its grants
+    are to the action.
     """
 
     agent: str
+    owner: str
     requested_mode: str
     cover: Cover
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the question has it."""
+        return {
+            "agent": self.agent,
+            "cover": self.cover,
+            "owner": self.owner,
+            "requested_mode": self.requested_mode,
+        }
 
 
 class DelegationState(Struct, frozen=True):
@@ -89,10 +100,7 @@ class DelegationState(Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """Return it as the question has it."""
         return {
-            "ancestors": [
-                {"agent": one.agent, "cover": one.cover, "requested_mode": one.requested_mode}
-                for one in self.ancestors
-            ],
+            "ancestors": [one.to_json() for one in self.ancestors],
             "room": self.room,
         }
 
@@ -114,21 +122,33 @@ def needs_person(state: Mapping[str, Any] | None) -> bool:
 
 
 def find_cover(
-    grants: Mapping[str, Any], agent: str, requested_mode: str, verb: str, resource: str
+    grants: Mapping[str, Any],
+    agent: str,
+    owner: str,
+    requested_mode: str,
+    declared: Mapping[str, Tool],
+    verb: str,
+    resource: str,
 ) -> Cover:
     """Return what an agent's grants (`data.grants`) are to an action of another.
 
     Names of tools are each agent's own: what counts is the verb and the type of resource. A grant
-    for some triggers covers nothing, nor one with a key that nobody reads.
+    for some triggers covers nothing, nor one with a key that nobody reads, nor any to an agent of
+    another owner than policy knows.
+
+    `declared` are the agent's own tools. Where it declares that the impact of one is high, it needs
+    a person whatever its grant says; so does a grant of a tool that it has not, if all that it has
+    of this verb and resource are such.
     """
     given = grants.get(agent)
-    modes = {given.get("mode") if isinstance(given, Mapping) else None, requested_mode}
-    tools = given.get("tools") if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping) or given.get("owner", owner) != owner:
+        return "none"
+    modes, tools = {given.get("mode"), requested_mode}, given.get("tools")
     if not isinstance(tools, Mapping) or not modes <= {"ask", "act"}:
         return "none"
     found = [
-        grant
-        for grant in tools.values()
+        (name, grant)
+        for name, grant in tools.items()
         if isinstance(grant, Mapping)
         and (grant.get("verb"), grant.get("resource")) == (verb, resource)
         and grant.get("impact") in ("low", "high")
@@ -136,7 +156,16 @@ def find_cover(
     ]
     if not found:
         return "none"
-    alone = any(grant["impact"] == "low" and grant.keys() <= _PLAIN for grant in found)
+    high = {
+        tool.name: tool.high_impact
+        for tool in declared.values()
+        if (tool.verb, tool.resource) == (verb, resource)
+    }
+    all_high = bool(high) and all(high.values())
+    alone = any(
+        grant["impact"] == "low" and grant.keys() <= _PLAIN and not high.get(name, all_high)
+        for name, grant in found
+    )
     return "act" if alone and modes == {"act"} else "ask"
 
 

@@ -255,10 +255,13 @@ class SpendCounters:
             self.add(agent, unit, minute * MINUTE_US, amount)
 
     def refund(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
-        """Take back what was counted at `counted_us`, from the windows that are still those."""
+        """Take back what was counted at `counted_us`, from the windows that are still those.
+
+        What was set aside in a minute is not read again after a restart: it cannot be taken back.
+        """
         for window in self._of(agent, unit):
             if window.has(counted_us):
-                window.total -= amount
+                window.total = max(0, window.total - amount)
 
     def restore(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
         """Count again what `refund` took back, in the windows that are still those."""
@@ -270,6 +273,13 @@ class SpendCounters:
         missing = total - window.total_at(now_us)
         if missing > 0:
             window.add(now_us, missing)
+
+    def raise_to_totals(self, found: Iterable[tuple[str, str, SpendTotal]], now_us: int) -> None:
+        """Raise the counts of the hour and the day to what the store's totals have."""
+        for name, unit, total in found:
+            if name != FLEET:
+                self.raise_to(name, unit, now_us, HOUR_US, total.amount_at("hour", now_us))
+                self.raise_to(name, unit, now_us, DAY_US, total.amount_at("day", now_us))
 
     def totals(self, agent: str, unit: str, now_us: int) -> dict[str, int]:
         """Return what was counted in the minute, hour and day of `now_us`, or in later ones."""
@@ -284,31 +294,32 @@ class SpendCounters:
 class PermitCount(Struct):
     """The count of one Step's permits, all at once; taken back if the `with` block raises.
 
-    `new` is how many of them had no place before.
+    `new` is how many of them had no place before. With an ask counts what it sets aside.
     """
 
     counts: SpendCounters
     agent: str
     new: int = 0
-    _changes: list[tuple[int, bool]] = field(default_factory=list)
+    _changes: list[tuple[int, int]] = field(default_factory=list)
 
     def __enter__(self) -> PermitCount:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
-            for at_us, added in self._changes:
-                change = self.counts.refund if added else self.counts.restore
-                change(self.agent, ACTIONS, at_us)
+            for at_us, amount in self._changes:
+                self.counts.refund(self.agent, ACTIONS, at_us, amount)
 
-    def add(self, at_us: int, *, is_new: bool) -> None:
-        """Count a permit that was given at an instant; one that is not new, where it did before."""
+    def add(self, at_us: int, *, is_new: bool, escrow: int = 0) -> None:
+        """Count a permit that was given at an instant; one that is not new, where it did before.
+        `escrow` are the actions that it sets aside.
+        """
         change = self.counts.add if is_new else self.counts.restore
-        change(self.agent, ACTIONS, at_us)
-        self._changes.append((at_us, True))
+        change(self.agent, ACTIONS, at_us, 1 + escrow)
+        self._changes.append((at_us, 1 + escrow))
         self.new += is_new
 
     def remove(self, at_us: int) -> None:
         """Count a permit no more that was counted at an instant."""
         self.counts.refund(self.agent, ACTIONS, at_us)
-        self._changes.append((at_us, False))
+        self._changes.append((at_us, -1))

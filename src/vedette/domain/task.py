@@ -172,10 +172,14 @@ def child_event_id(action: str) -> str:
     return short_id("task", action)
 
 
+def child_event_key(fleet: str, agent: str, action: str) -> str:
+    """Return the key of the event by which an action gives an agent a task."""
+    return short_id("evt", task_source(fleet, agent), child_event_id(action))
+
+
 def child_run(fleet: str, agent: str, action: str) -> str:
     """Return the id of the run that an action gives an agent: a repeat finds the same."""
-    event = short_id("evt", task_source(fleet, agent), child_event_id(action))
-    return event_run_id(event, agent)
+    return event_run_id(child_event_key(fleet, agent, action), agent)
 
 
 def task_event(

@@ -8,12 +8,14 @@ run is taken up (what became durable has made the run due: `RunWake`), and at th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.effect import Outcome
+from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.work_tools import ASK_TOOL, WAIT_TOOL
 from vedette.engine.async_tool import AsyncTool
@@ -21,7 +23,6 @@ from vedette.engine.delegation import ASK
 from vedette.engine.effect_executor import (
     await_pending_stop,
     await_store,
-    commit_effect_change,
     may_start,
     record_outcome,
     refuse_past_canary,
@@ -54,8 +55,12 @@ async def advance_action(services: Services, context: RunContext, row: ActionRow
         now = services.clock.now_us()
         begun = ASYNC_TOOLS[row.tool].begin(services, context, action, now)
         started = replace(row, effect="started", waits=begun.waits, not_before_us=begun.until_us)
-        await commit_effect_change(
-            context, started, "effect.started", now=now, own_rows=begun.own_rows
+        drafts = [context.effect_entry("effect.started", started, 0)]
+        due: dict[str, Any] = (
+            {"state": "ready", "wake_us": 0, "waits": None} if begun.starts else {}
+        )
+        await context.commit(
+            context.build_step(drafts, [started], now, own_rows=begun.own_rows, **due)
         )
         await settle_action(services, context, started)
         return
@@ -71,17 +76,30 @@ async def settle_awaited(services: Services, context: RunContext) -> bool:
     was recorded was taken in with that, and wakes nobody any more. Until all was looked for, each
     step leaves the run due, so that it is looked for though this process ends.
     """
-    before = context.run.steps
-    for row in [row for row in context.actions if row.is_awaited]:
-        await settle_action(services, context, row)
+    before, now = context.run.steps, services.clock.now_us()
+    rows = [row for row in context.actions if row.is_awaited and _is_due(services, row, now)]
+    proofs = services.store.ledger.proof_entries([row.id for row in rows]) if rows else {}
+    for row in rows:
+        await settle_action(services, context, row, proofs.get(row.id, ()))
     is_moved = context.run.steps != before
     if context.task is not None:
         context.task.may_have_come = is_moved and context.task.is_unread(context.actions)
     return is_moved
 
 
-async def settle_action(services: Services, context: RunContext, row: ActionRow) -> None:
-    """Record the outcome of an awaited action, if it is there or its time is over.
+def _is_due(services: Services, row: ActionRow, now_us: int) -> bool:
+    due = ASYNC_TOOLS[row.tool].is_due
+    return due is None or due(services, row, now_us)
+
+
+async def settle_action(
+    services: Services,
+    context: RunContext,
+    row: ActionRow,
+    entries: Sequence[EntryRecord] | None = None,
+) -> None:
+    """Record the outcome of an awaited action, if it is there or its time is over. `entries` are
+    the action's, if they are read already.
 
     While its tool is stopped nothing is settled. Raises Superseded while its agent is.
     """
@@ -92,7 +110,7 @@ async def settle_action(services: Services, context: RunContext, row: ActionRow)
     now = services.clock.now_us()
     outcome: Outcome | None
     try:
-        action = _rebuild(services, context, row)
+        action = _rebuild(services, context, row, entries)
         outcome = await ASYNC_TOOLS[row.tool].settle(services, context, action, row, now)
     except Superseded as error:
         # Its tool, or what an argument was drawn from, is not what it was: nobody knows any more
@@ -105,8 +123,15 @@ async def settle_action(services: Services, context: RunContext, row: ActionRow)
         await record_outcome(services, context, row, outcome, verified=False, own_rows=own_rows)
 
 
-def _rebuild(services: Services, context: RunContext, row: ActionRow) -> Action:
+def _rebuild(
+    services: Services,
+    context: RunContext,
+    row: ActionRow,
+    entries: Sequence[EntryRecord] | None = None,
+) -> Action:
     """Return a row's action, proved by its entries. Raises Superseded as `rebuild_action` does."""
-    is_fresh = row.id in context.fresh_actions
-    entries = () if is_fresh else services.store.ledger.proof_entries([row.id]).get(row.id, ())
+    if row.id in context.fresh_actions:
+        entries = ()
+    elif entries is None:
+        entries = services.store.ledger.proof_entries([row.id]).get(row.id, ())
     return context.rebuild_action(row, entries)

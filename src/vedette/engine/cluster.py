@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from vedette.domain.base.clock import aligned_delay_s, wait_for_event
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import VedetteError
-from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
+from vedette.domain.budget import MINUTE_US
 from vedette.engine.kill_switch import reload_stops
 from vedette.engine.services import Services
 from vedette.policy.rollout import Rollout
@@ -88,10 +88,7 @@ def sync_rate_counts(services: Services) -> None:
     They lag by a second at most; budgets are compared in the store and never lag.
     """
     counts, now = services.gateway.counts, services.clock.now_us()
-    for name, unit, total in services.store.spend.totals():
-        if name != FLEET:
-            counts.raise_to(name, unit, now, HOUR_US, total.amount_at("hour", now))
-            counts.raise_to(name, unit, now, DAY_US, total.amount_at("day", now))
+    counts.raise_to_totals(services.store.spend.totals(), now)
     for agent, unit, minute, amount in services.store.spend.by_minute(now // MINUTE_US):
         if minute == now // MINUTE_US:
             counts.raise_to(agent, unit, now, MINUTE_US, amount)

@@ -91,7 +91,7 @@ def require_ask(context: RunContext, args: Mapping[str, Any]) -> None:
 def begin(services: Services, context: RunContext, action: Action, now_us: int) -> Begun:
     """Say until when a permitted ask waits for its child."""
     row = next(row for row in context.actions if row.id == action.id)
-    return Begun("child", max(1, _until_us(context, action.args, row)))
+    return Begun("child", max(1, _until_us(context, action.args, row)), starts=True)
 
 
 def _until_us(context: RunContext, args: Mapping[str, Any], row: ActionRow) -> int:
@@ -148,6 +148,9 @@ def _refuse(why: str) -> Outcome:
 
 async def _start(services: Services, context: RunContext, row: ActionRow, order: ChildOrder) -> str:
     """Accept a child's event; return why it is not taken, "" if it is."""
+    listed = () if context.agent.work is None else context.agent.work.asks
+    if order.agent not in listed:
+        return f"agent.yaml does not say any more that it asks {order.agent!r}"
     agent = services.fleet.agents.get(order.agent)
     if agent is None or agent.work is None:
         return f"{order.agent} takes no tasks"
@@ -349,4 +352,10 @@ def find_child_end(services: Services, context: RunContext, now_us: int) -> str:
     return DEADLINE if now_us >= given.until_us else ""
 
 
-ASK = AsyncTool(begin, settle)
+def is_due(services: Services, row: ActionRow, now_us: int) -> bool:
+    """Say whether something is to be done of an ask: start its child, or tell of its end."""
+    child = find_child(services, row)
+    return child is None or child.state in ("done", "dead") or now_us >= row.not_before_us
+
+
+ASK = AsyncTool(begin, settle, is_due)

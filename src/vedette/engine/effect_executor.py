@@ -20,7 +20,7 @@ from vedette.domain.tool import Tool
 from vedette.domain.work_tools import ASK_TOOL
 from vedette.engine import action_holds, tool_calls
 from vedette.engine.circuit_breaker import Breaker, Leave
-from vedette.engine.escrow import return_escrow
+from vedette.engine.escrow import return_escrow, uncount_returned
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reauthorization import reauthorize
@@ -426,6 +426,8 @@ async def record_outcome(
                 raise
             continue
         break
+    if row.tool == ASK_TOOL:
+        uncount_returned(services, context.agent.name, moves["returned"])
     services.calls.unrecorded.discard(row.id)
     if state != "unknown":
         services.calls.end(row.id)

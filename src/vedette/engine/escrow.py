@@ -10,8 +10,16 @@ from vedette.domain.entry import Draft
 from vedette.domain.escrow import count_actions, returned_escrow
 from vedette.domain.run import ActionRow
 from vedette.engine.run_context import RunContext
+from vedette.engine.services import Services
 
 Returns = list[tuple[str, int, int]]
+
+
+def uncount_returned(services: Services, agent: str, returned: Returns) -> None:
+    """Count the actions of an agent no more that a committed step gave back."""
+    for unit, at_us, amount in returned:
+        if unit == ACTIONS:
+            services.gateway.counts.refund(agent, unit, at_us, amount)
 
 
 def find_excess(

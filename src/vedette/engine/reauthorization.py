@@ -18,7 +18,7 @@ from vedette.domain.run import ActionRow, Fenced, OverBudget, Superseded
 from vedette.domain.spend import PermitCount
 from vedette.engine import action_holds
 from vedette.engine.effect_entry import find_end_kind
-from vedette.engine.escrow import return_escrow
+from vedette.engine.escrow import return_escrow, uncount_returned
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.turn import decide_action, emit_metrics
@@ -106,6 +106,7 @@ async def commit_reauthorization(
             **context.step_limits(counted.new),
         )
         await context.commit(step)
+    uncount_returned(services, context.agent.name, returned)
     emit_metrics(services, context, step, now)
 
 

@@ -16,7 +16,7 @@ from vedette.domain.run import ActionRow
 from vedette.domain.task_words import ADDED, JOINED, STALLED, STANDING_KINDS, STEERED
 from vedette.domain.work_tools import ASK_TOOL, ENGINE_TOOLS
 from vedette.engine.delegation import end_ask, find_child_end
-from vedette.engine.escrow import return_escrow
+from vedette.engine.escrow import return_escrow, uncount_returned
 from vedette.engine.reauthorization import deny_changed, reauthorize
 from vedette.engine.reservation import find_turn_excess
 from vedette.engine.run_context import RunContext
@@ -135,3 +135,4 @@ async def _close(services: Services, context: RunContext, now: int, why: str) ->
     own_rows = release(context.actions)
     step = context.build_step(drafts, rows, now, returned=returned, own_rows=own_rows)
     await context.commit(step)
+    uncount_returned(services, context.agent.name, returned)

@@ -35,8 +35,8 @@ from vedette.domain.done_condition import (
     read_conditions,
     write_condition,
 )
-from vedette.domain.effect import Outcome
-from vedette.domain.escrow import count_actions
+from vedette.domain.effect import OPEN_STATES, Outcome
+from vedette.domain.escrow import count_actions, escrow_of
 from vedette.domain.event import Event
 from vedette.domain.origin import escape_pointer
 from vedette.domain.plan import (
@@ -84,6 +84,8 @@ from vedette.engine.tool_calls import UNSURE_REPEAT, answer_data
 
 # Rules of the engine's own, by which it refuses conditions that an agent proposes.
 FIXED_RULE, GIVEN_RULE = "conditions.fixed", "conditions.given"
+# … and one ask more than a run may have open.
+OPEN_ASKS_RULE, MAX_OPEN_ASKS = "delegation.asks", 16
 
 
 def read_words(store: Store, run: str) -> TaskWords:
@@ -248,9 +250,13 @@ class TaskProgress(Struct):
         facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
         refuses = self.find_refusal(row, rows)
         above = self._assess_delegation(services, tool, rows)
-        event, actions = self.session.trace(context.event), count_actions(rows)
-        found = {"task": facts, "delegation": above, "actions_in_run": actions, "refuses": refuses}
-        return replace(context, event=event, **found)
+        event, aside = self.session.trace(context.event), 0
+        if row.tool == ASK_TOOL and not row.counted_us:
+            aside = escrow_of(row).get(ACTIONS, 0)
+        return replace(
+            context, event=event, task=facts, delegation=above,
+            actions_in_run=count_actions(rows), refuses=refuses, escrow=aside,
+        )  # fmt: skip
 
     def _assess_delegation(
         self, services: Services, tool: Tool, rows: Sequence[ActionRow]
@@ -265,9 +271,12 @@ class TaskProgress(Struct):
         found = []
         for name in given.ancestors:
             agent = services.fleet.agents.get(name)
-            mode = "observe" if agent is None else agent.requested_mode
-            cover = find_cover(services.grants, name, mode, tool.verb, tool.resource)
-            found.append(AncestorState(name, mode, cover))
+            if agent is None:
+                found.append(AncestorState(name, "", "observe", "none"))
+                continue
+            about = (name, agent.owner, agent.requested_mode)
+            cover = find_cover(services.grants, *about, agent.tools, tool.verb, tool.resource)
+            found.append(AncestorState(*about, cover))
         room = tool.name in ENGINE_TOOLS or count_actions(rows) < given.budget.get(ACTIONS, 0)
         return DelegationState(tuple(found), room)
 
@@ -337,6 +346,9 @@ class TaskProgress(Struct):
             # One a turn: what the first is made on is used up.
             is_due = self.step_plan is self.plan and self._find_trigger(rows)
             return "" if is_due else NO_TRIGGER_RULE
+        if row.tool == ASK_TOOL:
+            still = sum(one.tool == ASK_TOOL and one.effect in OPEN_STATES for one in rows)
+            return OPEN_ASKS_RULE if still >= MAX_OPEN_ASKS else ""
         if row.tool != PROPOSE_TOOL:
             return ""
         # What a judge deferred is its model's to begin.

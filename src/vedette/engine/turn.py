@@ -37,6 +37,7 @@ from vedette.domain.base.errors import (
     RepeatedProposal,
     Temporary,
 )
+from vedette.domain.budget import ACTIONS
 from vedette.domain.decision import Decision, DecisionRecord, build_difference_entry
 from vedette.domain.done_condition import PERSON_ASKED
 from vedette.domain.effect import Outcome, RowWrite
@@ -293,7 +294,8 @@ def decide_action(
     else:
         # At once, so that no two runs share a last place.
         row.counted_us = counted_us or now
-        counted.add(row.counted_us, is_new=not counted_us)
+        aside = escrow.get(ACTIONS, 0) if escrow else 0
+        counted.add(row.counted_us, is_new=not counted_us, escrow=aside)
         if escrow:
             drafts.append(escrow_entry(context, row, len(drafts), escrow))
         if action.tool.settles == "transactional":

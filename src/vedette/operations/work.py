@@ -304,7 +304,8 @@ def _items(services: Services, run: Run) -> list[Item]:
 async def _say_below(services: Services, run: Run, draft: Draft) -> None:
     """Say the same to the tasks that this one waits for, and to those below them.
 
-    What a crash keeps from one is found out by itself: before each turn it looks at those above.
+    Of a cancel that a crash keeps from one it learns by itself: before each turn it looks whether
+    it is still asked. A pause or a resume is to be given to its own run then.
     """
     for ask in open_asks(services.store.runs.actions(run.id)):
         child = find_child(services, ask)

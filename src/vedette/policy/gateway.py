@@ -180,7 +180,10 @@ class Gateway(Struct):
                     {"id": cite, "trust": trust} for cite, trust in decision_context.memories
                 ],
                 "counters": {
-                    **self.counts.totals(agent.name, ACTIONS, now),
+                    **{
+                        span: total + decision_context.escrow
+                        for span, total in self.counts.totals(agent.name, ACTIONS, now).items()
+                    },
                     "run": decision_context.actions_in_run,
                 },
                 "budget": {

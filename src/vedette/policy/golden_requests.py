@@ -18,6 +18,8 @@ _MOST = 500  # whatever the number of agents; the interpreter takes 1-3 ms for e
 _VARIED_ACTIONS = 3  # actions that are asked with every origin
 _VARIATION_STRIDE = 2  # of the variations of one action, so that a trial stays short
 
+_OWNER = "owner@golden.example"
+
 Request = dict[str, Any]
 NamedRequest = tuple[str, Any]
 
@@ -33,7 +35,7 @@ def build_request(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[s
             "id": f"spiffe://golden/agent/{agent}",
             "agent": agent,
             "release": "5" * 64,
-            "owner": grant.get("owner", "owner@golden.example"),
+            "owner": grant.get("owner", _OWNER),
             "requested_mode": "act",
         },
         "action": {
@@ -111,7 +113,7 @@ def _generate_requests(data: Mapping[str, Any]) -> Iterator[NamedRequest]:
     for name, request in plain[:: len(plain) // _VARIED_ACTIONS + 1]:
         yield from _origin_variations(name, request)
         # What an agent may do itself, it may have another do.
-        above = {**_ABOVE, "agent": request["subject"]["agent"]}
+        above = {**_ABOVE, **{name: request["subject"][name] for name in ("agent", "owner")}}
         asked = {"ancestors": [above], "room": True}
         yield f"{name}, asked by its like", _changed(request, "context/delegation", asked)
     for name, request in plain[:1]:
@@ -122,7 +124,7 @@ def _granted_requests(data: Mapping[str, Any]) -> Iterator[NamedRequest]:
     all_sinks = _object(_object(data.get("sinks")).get("tools"))
     for agent, given in sorted(_object(data.get("grants")).items()):
         granted = _object(given)
-        owner = granted.get("owner", "owner@golden.example")
+        owner = granted.get("owner", _OWNER)
         for tool, grant in sorted(_object(granted.get("tools")).items()):
             sinks = sorted(_object(all_sinks.get(tool)))
             request = build_request(agent, tool, {**_object(grant), "owner": owner}, sinks)
@@ -169,7 +171,7 @@ _LINKS = [
 ]
 _MET = {"name": "met", "held": True, "why": "golden"}
 _UNMET = {"name": "unmet", "held": False, "why": "golden"}
-_ABOVE = {"agent": "golden", "cover": "act", "requested_mode": "act"}
+_ABOVE = {"agent": "golden", "cover": "act", "owner": _OWNER, "requested_mode": "act"}
 _CHANGES: tuple[tuple[str, str, object], ...] = (
     ("another verb", "action/verb", "erase"),
     ("another resource", "resource/type", "moon"),

@@ -15,12 +15,16 @@ from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import DIGEST_PREFIX, short_id
 from vedette.domain.base.errors import BadCommand, DisplayMismatch, StateNotKept
 from vedette.domain.compensation import undo_ids
+from vedette.domain.delegation import find_delegation
 from vedette.domain.entry import Body, Draft
 from vedette.domain.erasure import ErasureResult, ErasureSurvey, ErasureTarget
+from vedette.domain.event import Event
 from vedette.domain.event_wait import WAITS, read_event_wait
 from vedette.domain.hold import FINAL_STATES, transition
 from vedette.domain.memory_state import PROPOSED, TRANSITIONS, LedgerMemory
-from vedette.domain.run import ActionRow, Run
+from vedette.domain.run import ActionRow, Run, RunWake
+from vedette.domain.task import child_event_key
+from vedette.domain.work_tools import ASK_TOOL
 from vedette.store import read_archived_memories, stored_entries
 from vedette.store.dead_letters import MOVE_RUN
 from vedette.store.dialect import Database, Row
@@ -28,6 +32,7 @@ from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.meta import read_meta
 from vedette.store.row_mapper import find_position, read_actions, select_runs
 from vedette.store.run_events import TakenEvent, clear_actions, list_taken
+from vedette.store.run_wakes import wake_run
 from vedette.store.segment import StoredEntry
 from vedette.store.states import find_unkept
 from vedette.store.stored_entries import EntryReader, kind_of
@@ -245,6 +250,7 @@ def _find_copies(database: Database, places: Collection[int]) -> set[int]:
         led = {find_position(database, one["what"]) for one in told if "what" in one}
         rows = database.rows(_DONE_ACTIONS, (about,))
         led |= {at for id, agent in rows for at in _find_undos(database, agent, [id])}
+        led |= set(_find_children(database, about))
         fresh = led - found - {0}
         found |= fresh
         open += sorted(fresh)
@@ -263,6 +269,21 @@ def _find_undos(database: Database, agent: str, actions: Iterable[str]) -> Itera
             if not place:
                 break
             yield place
+
+
+def _find_children(database: Database, about: int) -> Iterator[int]:
+    """Yield the positions of the events by which runs of an event gave other agents a task.
+
+    By their ids, which follow from the action's and the agent's; so no record is asked, which may
+    be erased.
+    """
+    asks = database.rows("SELECT id FROM action WHERE position=? AND tool=?", (about, ASK_TOOL))
+    agents = database.rows("SELECT DISTINCT agent FROM run", ()) if asks else []
+    fleet = read_meta(database, "fleet") or ""
+    for (action,) in asks:
+        for (agent,) in agents:
+            if place := find_position(database, child_event_key(fleet, agent, action)):
+                yield place
 
 
 def _bodies_about(database: Database, abouts: Collection[int]) -> dict[int, Row]:
@@ -355,6 +376,19 @@ def _end_run(
     seq = ledger.append([draft], run.id, run.entries, at_us, run.position)
     entries = run.entries + 1
     database.execute(MOVE_RUN, ("done", entries, seq, 0, run.position, run.agent))
+    _wake_parent(database, ledger, run, at_us)
+
+
+def _wake_parent(database: Database, ledger: LedgerWriter, run: Run, at_us: int) -> None:
+    """Make the run due that asked for one that is over by now; the event, which says so, is there
+    still.
+    """
+    accepted = EntryReader(database).find(run.position)
+    if accepted is None or accepted.data is None:
+        return
+    given = find_delegation(Event.from_body(orjson.loads(accepted.data)))
+    if given is not None:
+        wake_run(database, ledger, RunWake(given.run), at_us)
 
 
 def _end_wait(

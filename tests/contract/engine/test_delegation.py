@@ -33,9 +33,11 @@ from vedette.domain.action import Proposal
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import Permanent, StoreFailed
 from vedette.domain.decision import evaluate_request
+from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import Step
 from vedette.engine.tool_calls import answer_data
 from vedette.ledger.history.tasks import show_task
@@ -44,6 +46,7 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, intercept_commits, wait_until
 
 HOUR_US = 3_600_000_000
+DAY_US = 24 * HOUR_US
 
 
 def first(*proposals: Any, then: str = "all done") -> Answer:
@@ -142,6 +145,53 @@ async def test_a_parent_that_needs_a_person_has_its_child_need_one(tmp_path: Pat
         assert (world.effects(), run_of(fleet, run).state) == (1, "done")
 
 
+async def test_what_a_parent_declares_as_high_has_its_child_ask(tmp_path: Path) -> None:
+    world = World()
+
+    def careful(name: str, text: str) -> str:
+        high = text.replace("{name: wire.send, ", "{name: wire.send, high_impact: true, ")
+        return high.replace("{name: slow.send, ", "{name: slow.send, high_impact: true, ") \
+            if name == CHIEF else text  # fmt: skip
+
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter"))},
+        world=world,
+        edit=careful,
+    )
+    async with fleet:
+        await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        assert rules(fleet, child.id, "wire.send") == [("hold", "delegation.ask")]
+        assert world.effects() == 0
+
+
+async def test_a_parent_whose_owner_is_not_the_one_of_policy_covers_nothing(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK)), CLERK: first(send("a letter", "big.send"), then="Denied.")},
+        world=world,
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        path = Path(fleet.policies) / "grants/data.yaml"
+        owned = path.read_text().replace("chief:\n", "chief:\n  owner: somebody@else\n", 1)
+        path.write_text(owned)
+        await fleet.apply_policy(Path(fleet.policies))
+        (held,) = [row for row in fleet.app.store.runs.actions(child.id) if row.hold == "open"]
+        await fleet.approve(held)
+        await fleet.wait_until_idle()
+        assert rules(fleet, child.id, "big.send") == [("deny", "delegation.cover")]
+        assert world.effects() == 0
+        assert run_of(fleet, run).waits != "approval"
+
+
 async def test_a_child_may_spend_what_was_set_aside_and_no_more(tmp_path: Path) -> None:
     world = World()
     letters = [send(f"letter {at}") for at in range(4)]
@@ -163,30 +213,111 @@ async def test_a_child_may_spend_what_was_set_aside_and_no_more(tmp_path: Path) 
         assert fleet.entries("budget.returned") == []
 
 
-async def test_an_ask_beyond_its_run_is_refused_and_within_it_waits_for_its_day(
-    tmp_path: Path,
-) -> None:
+async def test_an_ask_beyond_its_run_is_refused(tmp_path: Path) -> None:
     asks = [ask(CLERK, "first", {"actions": 10}), ask(INTERN, "second", {"actions": 7})]
-
-    def tight(name: str, text: str) -> str:
-        return text.replace("actions_per_run: 16", "actions_per_run: 16, actions_per_day: 20")
-
-    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)}, edit=tight)
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)})
     async with fleet:
         run = await start(fleet)
         await fleet.wait_until_idle()
         first_ask, second = asks_of(fleet, run)
         assert (first_ask.effect, second.rule) == ("done", "delegation.budget")
         assert run_of(fleet, run).state == "done"
-        # 3 permits (an ask and two finishes, one of which was told of the other's end) are taken.
-        other = await start(fleet, "again")
-        taken = total(fleet, CHIEF, "actions")
+
+
+async def test_an_ask_waits_for_room_in_its_day(tmp_path: Path) -> None:
+    def tight(name: str, text: str) -> str:
+        return text.replace("actions_per_run: 16", "actions_per_run: 16, actions_per_day: 20")
+
+    clock = ManualClock()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {
+            CHIEF: first(ask(CLERK, budget={"actions": 10})),
+            CLERK: first(send("a letter", "big.send")),
+        },
+        edit=lambda name, text: tight(name, text) if name == CHIEF else text,
+        clock=clock,
+    )
+
+    async def begin() -> str:
+        clock.advance(1_000_000)  # two orders of one instant are the same
+        run = await start(fleet)
         await fleet.wait_until_idle()
-        assert taken + 10 <= 20
-        third = await start(fleet, "and again")
+        return run
+
+    async with fleet:
+        one, two = await begin(), await begin()
+        assert [run_of(fleet, run).waits for run in (one, two)] == ["child", "budget"]
+        assert total(fleet, CHIEF, "actions") == 11
+        assert len(runs_of(fleet, CLERK)) == 1
+        # What the first gives back is room for the second.
+        (held,) = [row for row in fleet.app.store.runs.holds_page(after=0, limit=9)
+                   if row.tool == "big.send"]  # fmt: skip
+        await fleet.approve(held)
+        await wait_until(lambda: run_of(fleet, two).waits == "child")
+        assert run_of(fleet, one).state == "done"
+        assert len(runs_of(fleet, CLERK)) == 2
+        # And the next day for the third.
+        three = await begin()
+        assert run_of(fleet, three).waits == "budget"
+        clock.advance(DAY_US - clock.now_us() % DAY_US)
+        await wait_until(lambda: run_of(fleet, three).waits == "child")
+        assert total(fleet, CHIEF, "actions") == 11
+
+
+LIMITS = """
+hops: 8
+actions:
+  default: {minute: 1000, hour: 1000, day: 1000}
+  agents: {chief: {minute: 1000, hour: 1000, day: 8}}
+confidence_milli: {default: 0, agents: {}}
+complete: true
+"""
+
+
+async def test_what_an_ask_sets_aside_counts_for_the_askers_limits_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    asks = [ask(CLERK, budget={"actions": 8}), ask(INTERN, budget={"actions": 6}), send("own")]
+    clock = ManualClock()
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(*asks), INTERN: first(send("a letter"), send("big", "big.send"))},
+        extra={"limits/data.yaml": LIMITS},
+        clock=clock,
+    )
+
+    def counted() -> int:
+        counts, now = fleet.app.services.gateway.counts, fleet.app.services.clock.now_us()
+        return counts.totals(CHIEF, "actions", now)["day"]
+
+    async with fleet:
+        run = await start(fleet)
         await fleet.wait_until_idle()
-        assert run_of(fleet, other).state == "done"
-        assert run_of(fleet, third).state in ("done", "waiting")
+        # The first would pass the limit with what it sets aside; the second just does not.
+        assert [row.decided for row in asks_of(fleet, run)] == ["hold", "permit"]
+        assert [one for one, _ in rules(fleet, run, "wire.send")] == ["permit"]
+        assert counted() == 8
+        await fleet.restart()
+        assert counted() == 8
+        (child,) = runs_of(fleet, INTERN)
+        await order(fleet, "cancel", run=child.id)
+        await fleet.wait_until_idle()
+        # Its ask, its letter, and the one letter of its child; the other waits for another day.
+        assert (run_of(fleet, run).state, run_of(fleet, run).waits) == ("waiting", "time")
+        assert counted() == total(fleet, CHIEF, "actions") == 3
+
+
+async def test_a_run_has_so_many_open_asks_and_no_more(tmp_path: Path) -> None:
+    asks = [ask(CLERK, f"part {at}", {}) for at in range(18)]
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(*asks)})
+    async with fleet:
+        run = await start(fleet)
+        await wait_until(lambda: run_of(fleet, run).state == "done")
+        rows = asks_of(fleet, run)
+        assert [(row.decided, row.rule) for row in rows[16:]] == [("deny", "delegation.asks")] * 2
+        assert {row.effect for row in rows[:16]} == {"done"}
+        assert len(runs_of(fleet, CLERK)) == 16
 
 
 @pytest.mark.parametrize(
@@ -368,6 +499,40 @@ async def test_a_child_that_dies_is_told_of_and_does_not_come_back(tmp_path: Pat
         assert len(fleet.entries("budget.returned")) == 1
 
 
+async def test_a_child_whose_content_is_erased_is_told_of(tmp_path: Path) -> None:
+    asked = ask(CLERK, budget={"actions": 5})
+    fleet, _ = delegation_fleet(
+        tmp_path, {CHIEF: first(asked), CLERK: first(send("a letter", "big.send"))}
+    )
+    async with fleet:
+        run = await start(fleet)
+        await fleet.wait_until_idle()
+        (child,) = runs_of(fleet, CLERK)
+        await fleet.app.commands.erase(fleet.order(), event=child.event, deny_holds=True)
+        assert run_of(fleet, child.id).state == "done"
+        await wait_until(lambda: run_of(fleet, run).state == "done")
+        (row,) = asks_of(fleet, run)
+        assert (row.effect, answer_data(row)["state"]) == ("failed", "dead")
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
+
+
+async def test_what_a_parent_said_to_those_below_is_erased_with_it(tmp_path: Path) -> None:
+    fleet, _ = delegation_fleet(
+        tmp_path,
+        {CHIEF: first(ask(CLERK, "Tell Ada.")), CLERK: first(ask(INTERN, "Tell Ada.", {}))},
+    )
+    async with fleet:
+        run, other = await start(fleet), await start(fleet, "Another.", INTERN)
+        await fleet.wait_until_idle()
+        (child,), (_, below) = runs_of(fleet, CLERK), runs_of(fleet, INTERN)
+        store = fleet.app.store.runs
+        assert None not in [store.event(one) for one in (child.event, below.event)]
+        await fleet.app.commands.erase(fleet.order(), event=run_of(fleet, run).event)
+        assert [store.event(one) for one in (child.event, below.event)] == [None, None]
+        assert store.event(run_of(fleet, other).event) is not None
+        assert "Tell Ada." not in str([row.record for row in store.actions(child.id)])
+
+
 async def test_a_stop_above_stops_turns_and_effects_below(tmp_path: Path) -> None:
     world = World()
     gate = asyncio.Event()
@@ -492,7 +657,14 @@ async def test_a_decision_of_a_child_is_made_again_from_the_record(tmp_path: Pat
         }
         body = found["wire.send", CLERK]
         assert body["question"]["context"]["delegation"] == {
-            "ancestors": [{"agent": CHIEF, "cover": "none", "requested_mode": "act"}],
+            "ancestors": [
+                {
+                    "agent": CHIEF,
+                    "cover": "none",
+                    "owner": "desk@example.org",
+                    "requested_mode": "act",
+                }
+            ],
             "room": True,
         }
         assert "delegation" not in found["agent.ask", CHIEF]["question"]["context"]
@@ -540,6 +712,33 @@ async def test_a_child_that_ends_while_an_outcome_is_recorded_is_not_missed(
         await wait_until(lambda: [one.state for one in runs_of(fleet, CLERK)] == ["done"])
         ended.set()
         await wait_until(lambda: run_of(fleet, run).state == "done")
+
+
+@pytest.mark.parametrize("still_asks", [True, False])
+async def test_a_fleet_that_ends_before_a_childs_event_is_accepted_starts_it_later(
+    tmp_path: Path, still_asks: bool
+) -> None:
+    fleet, _ = delegation_fleet(tmp_path, {CHIEF: first(ask(CLERK)), CLERK: first(send("x"))})
+    async with fleet:
+        reached = asyncio.Event()
+
+        async def cut(event: Event) -> Receipt:
+            reached.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        fleet.app.services.accept_child = cut
+        run = await start(fleet)
+        await asyncio.wait_for(reached.wait(), 10)
+        assert fleet.entries("effect.started")
+        if not still_asks:
+            path = fleet.content / "agents" / CHIEF / "agent.yaml"
+            path.write_text(path.read_text().replace("asks: [clerk, intern]", "asks: [intern]"))
+        await fleet.restart()
+        await wait_until(lambda: run_of(fleet, run).state == "done")
+        assert len(runs_of(fleet, CLERK)) == still_asks
+        (row,) = asks_of(fleet, run)
+        assert answer_data(row)["state"] == ("done" if still_asks else "refused")
 
 
 @pytest.mark.parametrize("after", [2, 4, 7, 9])

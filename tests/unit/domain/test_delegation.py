@@ -11,6 +11,7 @@ from vedette.domain.decision import Decision, check_request, evaluate_request
 from vedette.domain.delegation import find_cover, read_budget, trusted_places
 from vedette.domain.escrow import count_actions, held_escrow, returned_escrow, spend_of
 from vedette.domain.run import ActionRow
+from vedette.domain.tool import Tool
 from vedette.policy.golden_requests import build_request
 
 SEND = {"verb": "send", "resource": "wire", "impact": "low"}
@@ -33,7 +34,7 @@ def decide(
     covers: list[str], *, room: Any = True, approved: bool = False, engine: Answers = PERMITS
 ) -> Decision:
     ancestors = [
-        {"agent": f"a{at}", "cover": cover, "requested_mode": "act"}
+        {"agent": f"a{at}", "cover": cover, "owner": "o", "requested_mode": "act"}
         for at, cover in enumerate(covers)
     ]
     approval = {"action_digest": "d", "by": "person:a", "until": 2}
@@ -103,12 +104,47 @@ def test_the_denial_names_every_agent_that_may_not() -> None:
     ],
 )
 def test_what_grants_cover(given: Any, requested: str, cover: str) -> None:
-    assert find_cover({"chief": given}, "chief", requested, "send", "wire") == cover
+    found = find_cover({"chief": given}, "chief", "kim", requested, {}, "send", "wire")
+    assert found == cover
+
+
+def declared(name: str, verb: str = "send", *, high: bool) -> Tool:
+    return Tool(name, verb, "wire", {}, (), "idempotent", "act", high_impact=high)
+
+
+@pytest.mark.parametrize(
+    ("tools", "granted", "cover"),
+    [
+        ([declared("x", high=True)], ["x"], "ask"),
+        ([declared("x", high=False)], ["x"], "act"),
+        # What it may do by itself is what it is granted, not what it only has.
+        ([declared("x", high=True), declared("y", high=False)], ["x"], "ask"),
+        ([declared("x", high=True), declared("y", high=False)], ["x", "y"], "act"),
+        # Of a tool that it has not: as those that it has.
+        ([declared("x", high=True)], ["y"], "ask"),
+        ([declared("x", high=True), declared("z", high=False)], ["y"], "act"),
+        ([declared("x", "look", high=True)], ["x"], "act"),
+    ],
+)
+def test_an_impact_that_an_agent_above_declares_as_high_needs_a_person(
+    tools: list[Tool], granted: list[str], cover: str
+) -> None:
+    grants = {"chief": {"mode": "act", "tools": dict.fromkeys(granted, SEND)}}
+    own = {tool.name: tool for tool in tools}
+    assert find_cover(grants, "chief", "kim", "act", own, "send", "wire") == cover
+
+
+@pytest.mark.parametrize(
+    ("owner", "cover"), [("kim", "act"), ("lee", "none"), ("", "none"), (None, "none")]
+)
+def test_grants_to_an_agent_of_another_owner_cover_nothing(owner: Any, cover: str) -> None:
+    grants = {"chief": {"mode": "act", "owner": owner, "tools": {"x": SEND}}}
+    assert find_cover(grants, "chief", "kim", "act", {}, "send", "wire") == cover
 
 
 def test_the_question_has_its_shape_or_is_denied() -> None:
     request = build_request("clerk", "wire.send", {"verb": "send", "resource": "wire"}, [])
-    above = {"agent": "chief", "cover": "act", "requested_mode": "act"}
+    above = {"agent": "chief", "cover": "act", "owner": "o", "requested_mode": "act"}
     request["context"]["delegation"] = {"ancestors": [above], "room": True}
     assert check_request(request) is None
     odd: list[Any] = [

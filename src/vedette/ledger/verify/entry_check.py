@@ -107,8 +107,20 @@ class EntryChecker:
     def _read_ask(self, seq: int, entry: dict[str, Any]) -> None:
         if entry.get("kind") == "effect.started":
             self._asks[seq] = entry.get("action")
-        elif entry.get("kind") == "effect.done":
+        elif entry.get("kind") == "effect.done" or self._tells_of_child(entry):
             self._answered[entry.get("action")] = seq
+
+    def _tells_of_child(self, entry: dict[str, Any]) -> bool:
+        """Say whether an ask failed with a child that had begun: what is told of it names a run.
+
+        Where the body is erased, or none is looked at, nobody can say.
+        """
+        if entry.get("kind") != "effect.failed" or self._bodies is None:
+            return False
+        stored = self._bodies.get(str(entry.get("body")))
+        told = None if stored is None else canonical_object(stored[1])
+        data = None if told is None else told.get("data")
+        return isinstance(data, dict) and "run" in data
 
     def _read_child(self, seq: int, cause: Any) -> None:
         """Check that the event of a task that an agent gave names the ask that gave it."""

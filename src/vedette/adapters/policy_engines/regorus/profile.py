@@ -49,7 +49,8 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 # What a question looks like; what is empty here is open.
 _REQUEST = build_request("agent", "tool", {}, [])
 _TASK = {"conditions": [{"name": "", "held": False, "why": ""}], "person": False}
-_DELEGATION = {"ancestors": [{"agent": "", "cover": "", "requested_mode": ""}], "room": False}
+_ANCESTOR = {"agent": "", "cover": "", "owner": "", "requested_mode": ""}
+_DELEGATION = {"ancestors": [_ANCESTOR], "room": False}
 SAMPLE = {
     **_REQUEST,
     "context": {**_REQUEST["context"], "refuses": "", "task": _TASK, "delegation": _DELEGATION},
