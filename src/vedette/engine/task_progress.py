@@ -250,9 +250,9 @@ class TaskProgress(Struct):
         facts = self.assess(rows, own_row(), row.turn) if tool.name == FINISH_TOOL else None
         refuses = self.find_refusal(row, rows)
         above = self._assess_delegation(services, tool, rows)
-        event, aside = self.session.trace(context.event), 0
-        if row.tool == ASK_TOOL and not row.counted_us:
-            aside = escrow_of(row).get(ACTIONS, 0)
+        event = self.session.trace(context.event)
+        is_new_ask = row.tool == ASK_TOOL and not row.counted_us
+        aside = escrow_of(row).get(ACTIONS, 0) if is_new_ask else 0
         return replace(
             context, event=event, task=facts, delegation=above,
             actions_in_run=count_actions(rows), refuses=refuses, escrow=aside,
