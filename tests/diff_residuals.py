@@ -42,7 +42,10 @@ def granted_requests(bundle: Bundle) -> list[dict[str, Any]]:
     data = mount(bundle.files)
     return [
         build_request(
-            agent, tool, {**given, "owner": grant["owner"]}, list(data["sinks"]["tools"][tool])
+            agent,
+            tool,
+            {**given, "owner": grant["owner"]},
+            list(data["sinks"]["tools"].get(tool, [])),
         )
         for agent, grant in data["grants"].items()
         for tool, given in grant["tools"].items()

@@ -45,7 +45,10 @@ def _bases() -> list[dict[str, Any]]:
         for tool, given in grant["tools"].items():
             bases.append(
                 build_request(
-                    agent, tool, {**given, "owner": owner}, list(data["sinks"]["tools"][tool])
+                    agent,
+                    tool,
+                    {**given, "owner": owner},
+                    list(data["sinks"]["tools"].get(tool, [])),
                 )
             )
         bases += [

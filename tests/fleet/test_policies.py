@@ -16,7 +16,7 @@ from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_
 from vedette.domain.artefact import ARTEFACT_TOOLS
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle, Finding
-from vedette.domain.work_tools import WORK_TOOLS
+from vedette.domain.work_tools import WAIT_TOOL, WORK_TOOLS
 from vedette.policy.bundle_data import mount, read_data
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +83,8 @@ def test_policy_grants_what_the_shipped_agents_request(shipped: dict[str, bytes]
         assert set(grant["memory"]) == requested
         own = {**(WORK_TOOLS if "work" in agent else {}),
                **(ARTEFACT_TOOLS if agent.get("artefacts") else {})}  # fmt: skip
+        if "waits_for" not in agent.get("work", {}):
+            own.pop(WAIT_TOOL, None)
         for name, tool in own.items():
             granted = {"verb": tool.verb, "resource": tool.resource, "impact": "low"}
             assert grant["tools"][name] == granted

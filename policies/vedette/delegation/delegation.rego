@@ -16,6 +16,7 @@ every_place contains place if {
 covered contains place if {
 	is_array(input.context.delegation.ancestors)
 	some place, ancestor in input.context.delegation.ancestors
+	is_object(data.grants[ancestor.agent])
 	object.get(data.grants[ancestor.agent], "owner", ancestor.owner) == ancestor.owner
 	data.grants[ancestor.agent].mode in {"ask", "act"}
 	ancestor.requested_mode in {"ask", "act"}

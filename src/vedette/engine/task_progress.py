@@ -113,10 +113,9 @@ class TaskProgress(Struct):
     `peoples_items` are those that people added, as they gave them.
     `told` is what its turns were told. `step_items`, `step_plan` and `step_proposed` are its items,
     its plan and what was proposed, as the step leaves them that is being made; `history` are its
-    turns. `session` are the events that joined it.
-    `ended` says why a task is over that was not finished. `release` is the one that it runs on
-    ("": not known). `may_have_come` says that what an action awaits may have come before the store
-    was read last, and was not looked for since (`vedette.engine.async_completion`).
+    turns. `session` are the events that joined it. `ended` says why a task is over that was not
+    finished. `release` is the one that it runs on ("": not known). `may_have_come` says that what
+    is awaited may have come before the store was read last, and was not looked for since.
     """
 
     given: Task

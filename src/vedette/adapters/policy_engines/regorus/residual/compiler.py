@@ -1,8 +1,8 @@
 """Makes the residual of a bundle's policy for what one (release of an agent, tool) asks.
 
-Known are the fields of the question that are the same whenever it asks; a guard compares each by
-its value and its type before the function is called, and the types of all others. A residual
-permits or says nothing: then the full engine is asked.
+Known are the fields of the question that are the same whenever it asks, and those that it never
+has; a guard compares each by its value and its type before the function is called, and the types
+of all others. A residual permits or says nothing: then the full engine is asked.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ KNOWN_PATHS: tuple[Path, ...] = (
     ("resource", "type"), ("resource", "id"),
     *(("context", "budget", name) for name in ("hour", "day", "run")),
 )  # fmt: skip
+# Fields that no question has of which a residual is asked (`vedette.policy.gateway`).
+ABSENT_PATHS: tuple[Path, ...] = tuple(
+    ("context", name) for name in ("artefact", "delegation", "refuses", "task")
+)
 # Fields of which the type is known.
 KINDS: Mapping[Path, str] = {
     ("now",): "number",
@@ -150,7 +154,8 @@ class BundleCompiler:
             if unsupported is not None:
                 raise Unsupported(unsupported)
             self._read = modules, data
-        known = {path: _find(request, path) for path in KNOWN_PATHS}
+        known: dict[Path, Any] = {path: _find(request, path) for path in KNOWN_PATHS}
+        known |= dict.fromkeys(ABSENT_PATHS, values.UNDEFINED)
         entry = tuple(ENTRYPOINT.split(".")[1:])
         return build_residual(*self._read, entry, known, KINDS, outcome="permit")
 
@@ -197,6 +202,10 @@ def _write_guard(
     """Return the source of the guard: each known field by type and value, others by type."""
     lines = ["def fits(q):"]
     for path, value in known.items():
+        if value is values.UNDEFINED:
+            inner = "q" + "".join(f"[{step!r}]" for step in path[:-1])
+            lines.append(f"    if {path[-1]!r} in {inner}: return False")
+            continue
         at = "q" + "".join(f"[{step!r}]" for step in path)
         lines += _write_comparison(at, value, constants)
     for path, kind in kinds.items():

@@ -38,7 +38,8 @@ _OPERATIONS |= dict.fromkeys([*TYPE_TESTS, *(each.__name__ for each in OPERATORS
 class OperationWriter(SourceWriter):
     """Writes operations on values, some of which are parts of the question.
 
-    `known` are fields of the question by their paths, `kinds` the types of others.
+    `known` are fields of the question by their paths (UNDEFINED: it has none such), `kinds` the
+    types of others.
     """
 
     def __init__(self, known: Mapping[Path, Any], kinds: Mapping[Path, str]) -> None:
@@ -151,7 +152,8 @@ class OperationWriter(SourceWriter):
                 return NEVER
             path = (*value.path, index.value)
             if path in self._known:
-                return then(Known(self._known[path]))
+                known = self._known[path]
+                return NEVER if known is UNDEFINED else then(Known(known))
             text = f"{value.text}[{index.value!r}]"
             if path in self._inner:
                 return then(QuestionPart(text, "object", path))
