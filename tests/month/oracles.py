@@ -19,10 +19,12 @@ from tests.simulation.promises.reading import Violation
 Found = Iterator[Violation]
 # What one turn of a model may cost at worst: two calls.
 _CALLS, _TOKENS = 2, 2 * (ROOM + 2000)
-# A turn may stand this long after what it was told: it waits for its model, or its worker froze.
-_TOLD_US = 600_000_000
+# A turn or a decision may be on record so long after it read the clock: it waits for its model, or
+# its worker froze.
+LATE_US = 600_000_000
 MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
-EXPIRY_US = 72 * 3600 * 1_000_000
+# How long a hold stays open, at least, by its entries: it counts from its decision.
+EXPIRY_US = 72 * 3600 * 1_000_000 - LATE_US
 _REPEATABLE = ("wire.send", "big.send", "flag.raise", "flag.lower", "book.look")
 
 
@@ -209,34 +211,28 @@ def check_tasks(record: Record, ledger: Ledger) -> Found:
             yield Violation("doubled", f"{text}: done {times} times")
 
 
-def _states(plan: TaskPlan, ledger: Ledger, entries: list[Fields]) -> dict[str, str]:
+def _read_items(ledger: Ledger, entries: list[Fields]) -> tuple[dict[str, str], bool]:
     """Return the last state of each item, by what its task's own outcomes say.
 
-    Nothing is known of the items of a task whose outcomes an archive has without their content.
+    And whether these are all: an archive has the outcomes that lie in it without their content.
     """
-    states = {}
+    states, are_all = {}, True
     for entry in entries:
         if entry["kind"] == "effect.done" and entry["tool"] in ("item.add", "item.close"):
-            if entry["seq"] not in ledger.bodies:
-                return {}
-            item = ledger.bodies[entry["seq"]].get("data", {}).get("item")
+            body = ledger.bodies.get(entry["seq"])
+            if body is None:
+                are_all &= entry["seq"] >= ledger.first
+                continue
+            item = body.get("data", {}).get("item")
             if item is not None:
                 states[item["id"]] = item["state"]
-    return states
-
-
-def _is_archived(ledger: Ledger, entries: list[Fields]) -> bool:
-    """Say whether what a run's items became lies in an archive, without its content."""
-    made = [
-        e["seq"] for e in entries if e.get("tool") == "item.close" and e["kind"] == "effect.done"
-    ]
-    return bool(made) and min(made) < ledger.first and not ledger.bodies.keys() >= set(made)
+    return states, are_all
 
 
 def _check_items(
     plan: TaskPlan, ledger: Ledger, entries: list[Fields], done: Mapping[str, int]
 ) -> Found:
-    for item, state in _states(plan, ledger, entries).items():
+    for item, state in _read_items(ledger, entries)[0].items():
         texts = [f"{plan.name}/{item}", *(f"{plan.name}/{item}/{at}" for at in range(2, 9))]
         if item in plan.waits:
             yield from _check_wait(plan, item, entries)
@@ -256,9 +252,12 @@ def _check_items(
 
 
 def _check_wait(plan: TaskPlan, item: str, entries: list[Fields]) -> Found:
-    """No wait of a task is over before its time, but by its event; and none is twice over."""
+    """No wait of a task is over before its time, but by its event; and none is twice over.
+
+    Its time counts from after its intent is on record; that it was started is written later.
+    """
     starts = {e["action"]: e["at"] for e in entries
-              if e["kind"] == "effect.started" and e["tool"] == "task.wait"}  # fmt: skip
+              if e["kind"] == "effect.intended" and e["tool"] == "task.wait"}  # fmt: skip
     matched = {e["at"] for e in entries if e["kind"] == "event.matched"}
     ends = Counter(e["action"] for e in entries
                    if e["kind"] == "effect.done" and e["tool"] == "task.wait")  # fmt: skip
@@ -277,10 +276,8 @@ def _check_wait(plan: TaskPlan, item: str, entries: list[Fields]) -> Found:
 def _met(plan: TaskPlan, ledger: Ledger, entries: list[Fields], done: Mapping[str, int]) -> str:
     """Say what of a task that ended is not met; "" if all is."""
     if plan.items:
-        states = _states(plan, ledger, entries)
-        if not states and _is_archived(ledger, entries):
-            return ""
-        missing = set(plan.items) - states.keys()
+        states, are_all = _read_items(ledger, entries)
+        missing = set(plan.items) - states.keys() if are_all else set()
         still = sorted(name for name, state in states.items() if state == "open")
         return f"missing {sorted(missing)}, open {still}" if missing or still else ""
     asks = set(map(int, plan.asks))
@@ -303,7 +300,7 @@ def check_notices(record: Record, ledger: Ledger) -> Found:
         for at_us in told[notice.name]:
             if notice.promoted is None or at_us < notice.promoted[0]:
                 yield Violation("ungoverned", f"{notice.name} was told before it was promoted")
-            if notice.withdrawn is not None and at_us > notice.withdrawn[1] + _TOLD_US:
+            if notice.withdrawn is not None and at_us > notice.withdrawn[1] + LATE_US:
                 late_s = (at_us - notice.withdrawn[1]) / 1e6
                 yield Violation("ungoverned", f"{notice.name} was told {late_s:.0f} s too late")
 

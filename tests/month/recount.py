@@ -8,6 +8,8 @@ from typing import Any
 
 from tests.month.ledger import Fields, Ledger
 
+# These go on as they were permitted to, for hours and over midnight: begun, they are no exception.
+_LASTING = frozenset({"task.wait", "agent.ask"})
 _CHANGES = frozenset({
     "policy.published", "policy.refused", "stop.set", "stop.lifted", "budget.raised", "body.erased",
     "key.rotated", "ledger.archived", "store.upgraded", "run.redriven", "run.dropped",
@@ -79,7 +81,9 @@ def _left(day: Ledger) -> Counter[str]:
     last: dict[str, str] = {}
     for entry in day.entries:
         if entry["kind"].startswith("effect."):
-            last[entry["action"]] = entry["kind"].removeprefix("effect.")
+            state = entry["kind"].removeprefix("effect.")
+            lasts = state == "started" and entry["tool"] in _LASTING
+            last[entry["action"]] = "" if lasts else state
     wanted = ("unknown", "failed", "started", "intended")
     return Counter(state for state in last.values() if state in wanted)
 

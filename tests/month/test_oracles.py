@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.month.ledger import Ledger
 from tests.month.oracles import (
+    EXPIRY_US,
     check_bills,
     check_booked,
     check_limits,
@@ -24,6 +25,7 @@ from tests.month.recount import compare, recount
 from tests.mutants.catalogue import ROOT
 from tests.simulation.history import Act, History, Order
 from tests.simulation.promises.effects import find_expired
+from tests.simulation.promises.people import check_refusals
 
 Fields = dict[str, Any]
 TASK = TaskPlan("T-1", "surveyor", items=("a", "b"), person=True, run="run_1")
@@ -102,6 +104,28 @@ def test_a_task_that_does_not_end_is_found() -> None:
     ledger = task_ledger()
     del ledger.entries[-1]
     assert kinds(check_tasks(task_record(), ledger)) == {"not live"}
+
+
+def test_what_an_archive_tells_no_more_is_not_judged_and_the_rest_is() -> None:
+    record, ledger = task_record(), task_ledger()
+    del ledger.bodies[1], ledger.bodies[2], ledger.bodies[3]
+    assert kinds(check_tasks(record, ledger)) == {"unmet"}
+    ledger.first = 4
+    assert list(check_tasks(record, ledger)) == []
+    ledger.bodies[4] = {"data": {"item": {"id": "b", "state": "open"}}}
+    assert kinds(check_tasks(record, ledger)) == {"unmet"}
+
+
+def test_a_wait_that_is_over_before_its_time_is_found() -> None:
+    record, ledger = task_record(), task_ledger()
+    record.tasks["T-1"] = replace(TASK, waits=("a",))
+    wait = {"run": "run_1", "tool": "task.wait", "action": "act_w"}
+    intended, started = entry(2, "effect.intended", **wait), entry(3, "effect.started", **wait)
+    over = entry(3, "effect.done", **wait) | {"at": intended["at"] + 7_200_000_000}
+    ledger.entries += [intended, started, over]
+    assert list(check_tasks(record, ledger)) == []
+    over["at"] -= 1
+    assert kinds(check_tasks(record, ledger)) == {"too early"}
 
 
 def test_too_few_messages_are_found() -> None:
@@ -214,6 +238,25 @@ def test_a_report_that_is_off_by_one_is_found() -> None:
     assert list(compare(report, day)) == ["events: the report says 2, its entries 1"]
 
 
+def test_what_is_left_begun_is_counted_but_for_what_lasts() -> None:
+    begun = [entry(at, "effect.started", action=f"act_{at}", tool=tool)
+             for at, tool in enumerate(("task.wait", "agent.ask", "bell.ring"), 1)]  # fmt: skip
+    assert recount(Ledger(begun))["left"] == {"started": 1}
+    failed = entry(4, "effect.failed", action="act_1", tool="task.wait")
+    assert recount(Ledger([*begun, failed]))["left"] == {"started": 1, "failed": 1}
+
+
+def test_an_archive_is_refused_for_a_rollback_alone() -> None:
+    back = entry(7, "agent.released", back_to=3)
+    why = "the folder of keeper waits since entry 7, which says what a start runs instead"
+    history = History(entries=[back], refused=[(Order("archive", 0.0), why)])
+    assert list(check_refusals(history)) == []
+    history.refused.append((Order("stop", 0.0), why))
+    assert kinds(check_refusals(history)) == {"refused"}
+    del history.refused[1], back["back_to"]
+    assert kinds(check_refusals(history)) == {"refused"}
+
+
 def test_planted_bugs_fit_the_sources() -> None:
     for mutant, _ in planted():
         mutant.apply((ROOT / mutant.file).read_text("utf-8"))
@@ -225,4 +268,13 @@ def test_a_hold_that_expires_too_early_excuses_nothing() -> None:
     history = History(entries=[asked, over], expires_us=9_000_000)
     assert find_expired(history) == {"act_k"}
     history.expires_us += 1
+    assert find_expired(history) == set()
+
+
+def test_a_hold_counts_from_its_decision_not_from_when_that_is_on_record() -> None:
+    asked = entry(1, "action.decided", action="act_k", outcome="hold") | {"at": 3_000}
+    over = entry(2, "hold.expired", action="act_k") | {"at": 72 * 3_600_000_000}
+    history = History(entries=[asked, over], expires_us=EXPIRY_US)
+    assert find_expired(history) == {"act_k"}
+    over["at"] = 71 * 3_600_000_000
     assert find_expired(history) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -100,8 +101,18 @@ def check_losses(history: History) -> Found:
 def check_refusals(history: History) -> Found:
     """An order is refused for a known reason only."""
     for order, why in history.refused:
-        if not any(reason in why for reason in _REFUSALS):
+        known = any(reason in why for reason in _REFUSALS) or _keeps_rollback(history, order, why)
+        if not known:
             yield Violation("refused", f"{order.verb} {order.what}: {why}")
+
+
+def _keeps_rollback(history: History, order: Order, why: str) -> bool:
+    """Say whether an archive was refused an entry that says to which release an agent went back."""
+    named = re.search("waits since entry ([0-9]+)", why)
+    if order.verb != "archive" or named is None:
+        return False
+    releases = find_entries(history, "agent.released")
+    return any(one["seq"] == int(named[1]) and "back_to" in one for one in releases)
 
 
 def check_orders(history: History) -> Found:
