@@ -44,7 +44,7 @@ url = "http://127.0.0.1:9/"
 """
 # Admitted by whoever does not look: it calls what no portable policy may.
 FORBIDDEN = {
-    "vedette/denies/late.rego": 'package vedette.late\n\nlate := http.send({"url": "x"})\n'
+    "vedette/approval/late.rego": 'package vedette.late\n\nlate := http.send({"url": "x"})\n'
 }
 
 
@@ -341,7 +341,7 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
         task = asyncio.create_task(running.run())
         await wait_until(lambda: b"policy_live_refused 1.0" in fleet.app.metrics.scrape()[0], 30)
         # Mended and published, it is refused no more.
-        (fleet.policies / "vedette/denies/late.rego").unlink()
+        (fleet.policies / "vedette/approval/late.rego").unlink()
         await fleet.apply_policy(fleet.policies)
         await wait_until(lambda: b"policy_live_refused 0.0" in fleet.app.metrics.scrape()[0], 30)
         running.stop()

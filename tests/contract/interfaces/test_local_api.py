@@ -18,7 +18,7 @@ import httpx
 import pytest
 from tests.store_parts import store_of
 
-from vedette.app import canaries
+from vedette.app import canaries, rollbacks
 from vedette.app import releases as releasing
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import (
@@ -180,7 +180,9 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 
 async def test_every_verb_can_be_given(state: Path) -> None:
-    own = (approvals, canaries, corrections, curation, modes, releasing, undo, maintenance, work)
+    own = (
+        approvals, canaries, corrections, curation, modes, releasing, rollbacks, undo, maintenance, work,
+    )  # fmt: skip
     given = set(VERBS) - {verb for module in own for verb in module.VERBS}
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
     for verb in maintenance.VERBS:

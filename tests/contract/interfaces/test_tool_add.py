@@ -210,7 +210,6 @@ def converse(fleet: Path, *answers: str) -> str:
         ({"command": ["sh"], "write": ["x"]}, "is no list of absolute paths"),
         ({"command": ["sh"], "write": 5}, "is no list of absolute paths"),
         ({"command": ["sh"], "write": ["/srv/x", 5]}, "is no list of absolute paths"),
-        ({"command": ["sh"], "read": 5, "write": ["/srv/x"]}, "is no list of absolute paths"),
         ({"command": [sys.executable, str(RAW)], "write": [str(RAW.parent)]}, "is started from"),
         ({"command": [sys.executable, str(RAW)], "write": [sys.executable]}, "is started from"),
         ({"command": ["sh"], "read": ["/srv/x/code"], "write": ["/srv/x"]}, "is started from"),

@@ -165,6 +165,8 @@ async def _run_fleet(
         return describe_run(running)
     finally:
         await app.close()
+        # It ends now: an engine is let go of while the library that frees it is there still.
+        gc.unfreeze()
 
 
 def summary_text(summary: dict[str, Any], program: str = "vedette") -> str:
