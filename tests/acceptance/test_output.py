@@ -420,8 +420,8 @@ def asked(made: Scene, url: str) -> None:
 
 # --- all of it --------------------------------------------------------------------------------
 
-# They need a service, a database, a box or a process of their own, or a task on a release of before;
-# or print what is no prose.
+# They need a service, a database, a box or a process of their own, or a task on a release of
+# before; or print what is no prose.
 LEFT_OUT = {"agent import", "completion", "migrate", "pubsub", "restore", "work move", "worker"}
 # It warns of a memory that has expired, and of what this machine lacks; there is a difference.
 FINDS = {"check --live", "agent diff"}

@@ -181,7 +181,8 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 async def test_every_verb_can_be_given(state: Path) -> None:
     own = (
-        approvals, canaries, corrections, curation, modes, releasing, rollbacks, undo, maintenance, work,
+        approvals, canaries, corrections, curation, modes, releasing, rollbacks, undo, maintenance,
+        work,
     )  # fmt: skip
     given = set(VERBS) - {verb for module in own for verb in module.VERBS}
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
