@@ -78,7 +78,7 @@ def look_up(pointer: str, roots: Roots) -> tuple[Any, Origin]:
     if root not in ("event", "charter", "registry", "memory", "outcome", "row", "item"):
         raise BadProposal(
             f"reference {pointer!r} has no root {root!r}",
-            mend="use /event, /charter, /registry, /memory, /outcome, /row or /item",
+            mend="use /event, /charter, /registry, /memory, /outcome, /session, /item or /row",
         )
     value = resolve_path(getattr(roots, root), path[1:])
     place = "/".join(map(escape_pointer, path[1:]))

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.engine.test_tasks import Scripted, run_of
 from tests.contract.engine.test_waits import DONE, WORK, reply, waits_kept
 from tests.contract.store.test_store_postgres_line import working
-from tests.faults.test_waits import waits_then_sends, with_goal
+from tests.faults.test_crash_waits import waits_then_sends, with_goal
 from tests.pg import server
 
 from vedette.config.settings import StorePlan
